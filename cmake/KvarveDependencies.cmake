@@ -1,0 +1,17 @@
+# Third-party packages, all from the distribution. Each has one door (docs/architecture.md).
+find_package(Threads REQUIRED)
+find_package(absl CONFIG REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(GTest REQUIRED)
+find_package(benchmark CONFIG REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
+
+# What links these is left out of a build under ThreadSanitizer (the packages are not instrumented).
+option(KVARVE_CORE_ONLY "Build only what links neither gRPC nor prometheus-cpp nor Python" OFF)
+if(NOT KVARVE_CORE_ONLY)
+  find_package(Protobuf REQUIRED)               # module mode: Debian ships no config file
+  find_package(gRPC CONFIG REQUIRED)
+  get_target_property(KVARVE_GRPC_PLUGIN gRPC::grpc_cpp_plugin LOCATION)
+  find_package(prometheus-cpp CONFIG REQUIRED)
+endif()

@@ -1,0 +1,187 @@
+// One node's block store: index, arena, policy and leases joined. It decides the order of calls and nothing
+// else: what is found, what is stored, who leaves.
+//
+// Put-if-absent with atomic publish: a put copies into a slot of its own and publishes it when all bytes and the
+// checksum are in place; the first publish wins. A lease keeps a slot's memory from reuse; eviction and
+// invalidation take a leased block out of lookups and free the memory with the last lease.
+//
+// THREADS: any. One mutex guards all state; it is never held over a copy or I/O, and never longer than one
+// batch of kKeysPerHold keys.  BLOCKS: Put, for the copies, in the caller's thread.
+#ifndef KVARVE_STORAGE_CACHE_CACHE_H_
+#define KVARVE_STORAGE_CACHE_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/arena/arena.h"
+#include "storage/base/clock.h"
+#include "storage/block/block_key.h"
+#include "storage/block/namespace.h"
+#include "storage/index/index.h"
+
+namespace kvarve {
+
+inline constexpr size_t kKeysPerHold = 512;
+inline constexpr size_t kMaxKeysPerCall = 8192;
+
+struct CacheOptions {
+  ArenaOptions arena;
+  uint64_t max_entries = 64ull << 20;
+  std::string policy = "lru";
+  uint64_t lease_bytes_max = 0;  // leased and quarantined, all accounts; 0: half of the capacity
+  uint64_t seed = 0;             // of the index's hash; 0: random
+  const Clock* clock = nullptr;  // null: the system's
+};
+
+// An open namespace, by value. `handle` is dense and stays the same over Invalidate.
+using NamespaceHandle = uint32_t;
+struct NamespaceInfo {
+  NamespaceHandle handle = 0;
+  NamespaceId id;
+  NamespaceDigest digest;
+  uint64_t block_bytes = 0;
+  uint32_t key_bytes = 32;
+  PoolId pool = 0;
+  std::string tenant;
+  std::string model;
+};
+
+// Whose leases these are: one a client process. The plane makes it, charges go to it, and it outlives its leases.
+struct LeaseAccount {
+  std::string name;              // for messages and logs
+  uint64_t bytes_max = 0;        // 0: the cache's global cap only
+  // Written by the cache under its mutex; read through Cache::Stats.
+  uint64_t leased_bytes = 0;
+  bool quarantined = false;
+};
+
+using LeaseId = uint64_t;  // never reused within one incarnation; 0 is none
+
+struct Grant {
+  SlotRef slot;
+  uint64_t chunk_id = 0;
+  uint64_t offset = 0;
+  uint64_t checksum = 0;
+};
+
+struct AcquireResult {
+  LeaseId lease = 0;            // 0 when grants is empty
+  std::vector<Grant> grants;    // of the leading blocks found, in key order
+  bool over_lease_cap = false;  // found, but not granted: copy out instead
+};
+
+enum class PutResult : uint8_t {
+  kStored = 0,
+  kExists = 1,            // published before, by anybody
+  kRejectedParent = 2,    // an earlier block of the batch was rejected
+  kRejectedNoSpace = 3,   // everything that could go is leased, or capacity is too small
+  kRejectedPolicy = 4,
+  kRejectedInvalidated = 5,  // the namespace was invalidated meanwhile
+};
+std::string_view PutResultName(PutResult result);
+
+struct PutRequest {
+  NamespaceHandle ns = 0;
+  std::optional<BlockKey> parent;      // claimed parent of the first block; none: a root
+  uint32_t first_depth = 0;            // of the first block
+  std::span<const BlockKey> keys;      // one chain: each is the parent of the next
+  std::span<const std::byte* const> sources;  // block_bytes each; another process may be writing there
+  uint64_t request_id = 0;             // touches are once a (namespace, request id, block); 0: each time
+  uint32_t recompute_us = 0;           // cost of one block to the engine; 0: unknown
+};
+
+struct PoolStats {
+  std::string tenant;
+  uint64_t chunk_bytes = 0, used_bytes = 0;
+};
+struct CacheStats {
+  ArenaStats arena;
+  IndexStats index;
+  std::vector<PoolStats> pools;
+  uint64_t policy_bytes = 0;
+  uint64_t namespaces = 0;
+  uint64_t leases = 0, leased_bytes = 0, quarantined_bytes = 0;
+  // Counters since start.
+  uint64_t lookups = 0, lookup_keys = 0, hit_blocks = 0, miss_blocks = 0;  // by Acquire: blocks asked for
+  uint64_t acquires = 0, hit_bytes = 0, lease_cap_refusals = 0, releases_unknown = 0, holds_expired = 0;
+  uint64_t put_blocks[6] = {};  // by PutResult
+  uint64_t put_bytes = 0, put_conflicts = 0;
+  uint64_t evicted_blocks = 0, reclaimed_blocks = 0, invalidated_blocks = 0, corrupt_blocks = 0;
+};
+
+class Cache {
+ public:
+  static absl::StatusOr<std::unique_ptr<Cache>> Create(const CacheOptions& options);
+  ~Cache();
+
+  // Random at creation: tells a daemon from its successor.
+  uint64_t incarnation() const;
+
+  // Opens (or finds) the namespace of a complete descriptor (tenant and salt written by the server).
+  // InvalidArgument: a bad descriptor. AlreadyExists: same ns_id, other digest. ResourceExhausted: too many.
+  absl::StatusOr<NamespaceInfo> OpenNamespace(const NamespaceDescriptor& descriptor);
+  std::vector<NamespaceInfo> Namespaces() const;
+
+  // Hit length: how many leading keys are published. Touches and pins nothing.
+  // REQUIRES: an open handle, keys.size() <= kMaxKeysPerCall (here and below).
+  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys);
+
+  // Leases the leading blocks found, and touches them. With `hold_nanos` > 0 the lease is a hold: it ends by itself
+  // then (ExpireHolds), and touches nothing.
+  AcquireResult Acquire(NamespaceHandle ns, std::span<const BlockKey> keys, LeaseAccount* account,
+                        uint64_t request_id, int64_t hold_nanos = 0);
+  // False (and counted) when the account has no such lease.
+  bool Release(LeaseId lease, LeaseAccount* account);
+  // All leases of the account; it may be destroyed after this.
+  void ReleaseAll(LeaseAccount* account);
+  // From here on the account's bytes count as quarantined.
+  void Quarantine(LeaseAccount* account);
+  // Ends the holds whose time is over; called about every 100 ms.
+  void ExpireHolds();
+
+  // Stores a chain of blocks; writes one result a block. InvalidArgument: sizes that do not match.
+  absl::Status Put(const PutRequest& request, std::span<PutResult> results);
+
+  // One access to the leading blocks found, without a lease; returns how many.
+  size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id);
+
+  // Empties the namespace at once (lookups miss when it returns; puts that began before publish nothing).
+  // Returns the blocks removed.
+  uint64_t Invalidate(NamespaceHandle ns);
+  uint64_t InvalidateKeys(NamespaceHandle ns, std::span<const BlockKey> keys);
+
+  // A client found other bytes than the checksum says. Verifies here; removes and counts if it is true.
+  bool ReportCorrupt(NamespaceHandle ns, const BlockKey& key);
+
+  // Online. Shrinking evicts what lies in the retiring chunks; leased blocks leave with their lease.
+  absl::Status Resize(uint64_t capacity_bytes);
+
+  // The arena's chunks, for the plane that announces them.
+  uint64_t chunk_epoch() const;
+  std::vector<ChunkInfo> Chunks(PoolId pool) const;
+  std::vector<ChunkInfo> DroppedChunks() const;
+  void ForgetDropped(uint64_t chunk_id);
+  // The bytes of a granted slot. REQUIRES: leased.
+  const std::byte* Data(SlotRef slot) const;
+
+  CacheStats Stats() const;
+  // Walks everything and compares sums (tests and `kvarve doctor`): Internal names the first difference.
+  absl::Status CheckInvariants() const;
+
+ private:
+  struct Rep;
+  explicit Cache(std::unique_ptr<Rep> rep);
+  std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_STORAGE_CACHE_CACHE_H_

@@ -1,0 +1,107 @@
+// The index: block key -> where the block is, its checksum, its place in its chain. Entries live in a chunked
+// slab (stable ids), found through an open-addressing table of tagged slots that grows in small steps.
+// At most 96 bytes an entry all in, at any number of entries.
+//
+// A parent is a claim: it is linked only if it exists now, in the same namespace, at depth - 1, and never
+// re-linked later. Links carry a generation, so that an id used again is not mistaken for the old block.
+//
+// THREADS: externally synchronised (the cache's mutex).  BLOCKS: never.
+#ifndef KVARVE_STORAGE_INDEX_INDEX_H_
+#define KVARVE_STORAGE_INDEX_INDEX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/block/block_key.h"
+
+namespace kvarve {
+
+using EntryId = uint32_t;
+inline constexpr EntryId kNoEntry = 0xffffffffu;
+
+using NamespaceIndex = uint16_t;  // dense, local to this daemon
+inline constexpr uint32_t kMaxNamespaces = 4096;
+inline constexpr uint32_t kMaxDepth = (1u << 20) - 1;
+
+// 64 bytes: one cache line. Bit fields are read and written by the index; others may read them.
+struct alignas(64) IndexEntry {
+  BlockKey key;
+  uint64_t slot : 48;       // SlotRef::packed
+  uint64_t leases : 16;     // holds on the slot; Lease/Unlease below
+  uint64_t checksum;
+  uint64_t depth : 20;      // 0 is the first block of a prompt
+  uint64_t children : 28;   // linked entries whose parent this is; saturates (then never a leaf)
+  uint64_t ns : 12;
+  uint64_t live : 1;        // found by lookups; 0 = removed but still leased (doomed), or free
+  uint64_t used : 1;        // slab cell is taken
+  uint64_t spare : 2;
+  EntryId parent;           // kNoEntry: a root, or an unknown parent
+  uint16_t parent_generation;
+  uint16_t generation;
+};
+static_assert(sizeof(IndexEntry) == 64);
+
+struct IndexStats {
+  uint64_t entries = 0;        // live
+  uint64_t doomed = 0;         // removed, still leased
+  uint64_t memory_bytes = 0;   // slab and table as allocated
+};
+
+class Index {
+ public:
+  // `seed` is secret and mixed into the table's hash. `max_entries` bounds memory.
+  Index(uint64_t seed, uint64_t max_entries);
+  ~Index();
+
+  // Longest prefix: how many leading keys are live in `ns`. Writes their ids to `out` when not null
+  // (room for keys.size()). Prefetches in batches.
+  size_t FindPrefix(NamespaceIndex ns, std::span<const BlockKey> keys, EntryId* out) const;
+  EntryId Find(NamespaceIndex ns, const BlockKey& key) const;
+
+  // Adds a live entry with no leases. `parent`: key claimed as parent, null for a root; linked by the rule
+  // above. AlreadyExists: key is live. ResourceExhausted: max_entries, or namespace or depth out of range.
+  absl::StatusOr<EntryId> Insert(NamespaceIndex ns, const BlockKey& key, const BlockKey* parent, uint32_t depth,
+                                 uint64_t slot, uint64_t checksum);
+
+  const IndexEntry& Get(EntryId id) const;
+
+  // Takes the entry out of lookups and unlinks it from its parent. If it has leases it stays as doomed
+  // (its id and slot valid) until the last one goes. Its children keep their place as orphans; their link is
+  // stale by generation. Returns the parent's id if that parent lost its last child by this, else kNoEntry.
+  // REQUIRES: live.
+  EntryId Remove(EntryId id);
+  // Frees a doomed entry's cell. REQUIRES: not live, no leases.
+  void Erase(EntryId id);
+
+  // REQUIRES: live. ResourceExhausted at 65,535 leases.
+  absl::Status Lease(EntryId id);
+  // Returns the leases left. REQUIRES: leases > 0.
+  uint32_t Unlease(EntryId id);
+
+  bool IsLeaf(EntryId id) const { return Get(id).children == 0; }
+
+  // Calls fn(EntryId) for every live entry of `ns`, or of all namespaces with nullopt. fn must not change the index.
+  template <typename Fn>
+  void ForEach(std::optional<NamespaceIndex> ns, Fn fn) const {
+    for (EntryId id = 0; id < capacity_ids(); ++id) {
+      const IndexEntry& entry = Get(id);
+      if (entry.used && entry.live && (!ns || entry.ns == *ns)) fn(id);
+    }
+  }
+  EntryId capacity_ids() const;  // ids below this are addressable
+
+  IndexStats Stats() const;
+
+ private:
+  struct Rep;
+  std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_STORAGE_INDEX_INDEX_H_

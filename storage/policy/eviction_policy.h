@@ -1,0 +1,56 @@
+// Who leaves first. A policy is pure: no I/O, no locks, no clock reads; the same code runs in the daemon
+// and on replayed traces. It knows entries by a dense 32-bit id and is told of every change; the caller
+// promises that each id is inserted before anything else and removed at the end.
+//
+// Leaf first: only an entry that the caller marked evictable (a leaf, not leased) is ever named a victim.
+//
+// THREADS: externally synchronised.  BLOCKS: never.
+#ifndef KVARVE_STORAGE_POLICY_EVICTION_POLICY_H_
+#define KVARVE_STORAGE_POLICY_EVICTION_POLICY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+namespace kvarve {
+
+inline constexpr uint32_t kNoVictim = 0xffffffffu;
+
+// What a policy may know about a block when it enters.
+struct BlockTraits {
+  uint32_t depth = 0;          // blocks before it in its chain
+  uint64_t bytes = 0;
+  uint32_t recompute_us = 0;   // 0: unknown
+  uint32_t group = 0;          // small and dense; a victim is asked for by group (one pool's one slot size)
+};
+
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+  virtual std::string_view Name() const = 0;
+
+  // The entry is new and counts as touched now; evictable or not as said.
+  virtual void OnInsert(uint32_t id, const BlockTraits& traits, bool evictable) = 0;
+  // One access. Within one request the caller touches the deepest block first, so that of one chain the root is
+  // the most recent.
+  virtual void OnTouch(uint32_t id) = 0;
+  // Became (or ceased to be) a victim's candidate: gained or lost its last child, its first or last lease.
+  virtual void OnEvictable(uint32_t id, bool evictable) = 0;
+  // Gone, whoever decided it.
+  virtual void OnRemove(uint32_t id) = 0;
+
+  // The next victim of the group, without removing it: kNoVictim when nothing of it is evictable.
+  virtual uint32_t Victim(uint32_t group) = 0;
+  // A number that grows with how recently `id` was touched: to compare victims of two groups.
+  virtual uint64_t LastTouch(uint32_t id) const = 0;
+
+  virtual uint64_t MemoryBytes() const = 0;
+};
+
+// "lru": among a group's evictable entries, the one whose last touch is oldest. Touches are O(1) and lazy; a victim costs
+// O(log n) amortised.
+std::unique_ptr<EvictionPolicy> NewLruPolicy();
+
+}  // namespace kvarve
+
+#endif  // KVARVE_STORAGE_POLICY_EVICTION_POLICY_H_
