@@ -1,15 +1,18 @@
-// The same-host data plane's messages, version 1 (docs/formats.md 3). Unix SOCK_SEQPACKET: one message is one
-// packet: a 24-byte header, a fixed body, then packed arrays; little-endian; no pointers, no text but UTF-8 in
-// counted fields. Shared by the client and the daemon; the parsers here are the only ones, and are fuzzed.
+// The same-host data plane's messages, version 1 (docs/formats.md 3). Unix SOCK_SEQPACKET: one
+// message is one packet: a 24-byte header, a fixed body, then packed arrays; little-endian; no
+// pointers, no text but UTF-8 in counted fields. Shared by the client and the daemon; the parsers
+// here are the only ones, and are fuzzed. The socket's side of it is socket.h.
 //
-// Parse* check every length and count against the packet and refuse with InvalidArgument; views point into it.
-// THREADS: any.
+// Parse* check every length and count against the packet and refuse with InvalidArgument; views
+// point into it. They read the packet bytewise: it needs no alignment. THREADS: any.
 #ifndef KVARVE_CLIENT_LOCAL_MESSAGES_H_
 #define KVARVE_CLIENT_LOCAL_MESSAGES_H_
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "storage/base/status_macros.h"
 #include "storage/block/block_key.h"
 #include "storage/block/namespace.h"
 
@@ -30,39 +34,54 @@ inline constexpr size_t kMaxKeysPerLookup = 8192;
 inline constexpr size_t kMaxBlocksPerAcquire = 4096;  // and per PUT and READ
 inline constexpr size_t kMaxMessageBytes = 320 * 1024;
 inline constexpr size_t kMaxNamespacesPerHello = 64;
-inline constexpr size_t kMaxEngineIdBytes = 128;
+inline constexpr size_t kMaxEngineIdBytes = 128;  // and of a client's name and a daemon's version
+inline constexpr size_t kMaxLeasesPerRelease = 8192;
+inline constexpr size_t kMaxErrorTextBytes = 1024;  // longer ones are cut
 
 enum class Type : uint16_t {
-  kHello = 1, kWelcome = 2,
-  kOpenNamespace = 3, kNamespaceOpened = 4,
-  kLookup = 5, kLookupReply = 6,
-  kAcquire = 7, kGrant = 8,
-  kRelease = 9,                          // one-way
-  kPut = 10, kPutReply = 11,
-  kRead = 12, kReadReply = 13,           // copy-out into staging by the daemon
-  kTouch = 14, kTouchReply = 15,
-  kInvalidate = 16, kInvalidateReply = 17,
-  kReportCorrupt = 18, kReportCorruptReply = 19,
-  kSync = 20, kSyncReply = 21,           // announces all chunks; also the ping
-  kAdmin = 22, kAdminReply = 23,         // JSON both ways: status, stats, resize, namespaces
-  kPoolAdd = 24,                         // daemon -> client, one fd
-  kPoolDrop = 25, kPoolDropped = 26,     // daemon -> client; client -> daemon when unmapped
-  kBye = 27,                             // client -> daemon: no view left; ends this or an earlier session
-  kError = 28,                           // answers a request that failed as a whole
+  kHello = 1,
+  kWelcome = 2,
+  kOpenNamespace = 3,
+  kNamespaceOpened = 4,
+  kLookup = 5,
+  kLookupReply = 6,
+  kAcquire = 7,
+  kGrant = 8,
+  kRelease = 9,  // one-way
+  kPut = 10,
+  kPutReply = 11,
+  kRead = 12,
+  kReadReply = 13,  // copy-out into staging by the daemon
+  kTouch = 14,
+  kTouchReply = 15,
+  kInvalidate = 16,
+  kInvalidateReply = 17,
+  kReportCorrupt = 18,
+  kReportCorruptReply = 19,
+  kSync = 20,
+  kSyncReply = 21,  // announces all chunks; also the ping
+  kAdmin = 22,
+  kAdminReply = 23,  // JSON both ways: status, stats, resize, namespaces
+  kPoolAdd = 24,     // daemon -> client, one fd
+  kPoolDrop = 25,
+  kPoolDropped = 26,  // daemon -> client; client -> daemon when unmapped
+  kBye = 27,          // client -> daemon: no view left; ends this or an earlier session
+  kError = 28,        // answers a request that failed as a whole
 };
 
 struct Header {
   uint16_t type = 0;
   uint16_t version = kVersionMax;
-  uint32_t body_bytes = 0;   // of all that follows; must match the packet
-  uint64_t request = 0;      // chosen by the client, given back in the answer; 0 in unasked messages
-  uint64_t reserved = 0;
+  uint32_t body_bytes = 0;  // of all that follows; must match the packet
+  uint64_t request = 0;     // chosen by the client, given back in the answer; 0 in unasked messages
+  uint64_t reserved = 0;    // sent as 0, not read
 };
 static_assert(sizeof(Header) == 24);
 
 enum class Role : uint8_t { kTool = 0, kScheduler = 1, kWorker = 2 };
 
-// ---- Opening. HELLO: HelloBody, engine_id, client name, then per namespace u32 length, descriptor, digest[32].
+// ---- Opening. HELLO: HelloBody, engine_id, client name, then per namespace u32 length,
+// descriptor, digest[32].
 struct HelloBody {
   uint16_t version_min = kVersionMin, version_max = kVersionMax;
   uint8_t role = 0, pad = 0;
@@ -80,8 +99,15 @@ struct Hello {
   std::vector<NamespaceDigest> digests;         // of the client's part, as the client computes it
 };
 
-// WELCOME: WelcomeBody, daemon version text, then NamespaceOpenedBody each. fd 0: the staging memfd, when
-// staging_bytes > 0. POOL_ADD messages follow.
+// OPEN_NAMESPACE: one namespace in HELLO's form. NAMESPACE_OPENED: one NamespaceOpenedBody with
+// code 0; a refusal is an ERROR with its reason.
+struct OpenNamespace {
+  NamespaceDescriptor descriptor;
+  NamespaceDigest digest;
+};
+
+// WELCOME: WelcomeBody, daemon version text, then NamespaceOpenedBody each, in HELLO's order. fd 0:
+// the staging memfd, when staging_bytes > 0. POOL_ADD messages follow.
 struct WelcomeBody {
   uint16_t version = 0, daemon_version_bytes = 0;
   uint32_t namespaces = 0;
@@ -105,17 +131,18 @@ struct Welcome {
   std::vector<NamespaceOpenedBody> namespaces;
 };
 
-// ---- Requests with keys: KeysBody, then `keys` x key_bytes (of the namespace), then `extra` x u64.
-// LOOKUP: no extra. ACQUIRE: none. PUT: staging offset of each block. READ: staging offset of each block. TOUCH: none.
+// ---- Requests with keys: KeysBody, then `keys` x key_bytes (of the namespace), then `extra` x
+// u64. LOOKUP, ACQUIRE, TOUCH, REPORT_CORRUPT: no extra. PUT, READ: the staging offset of each
+// block. At least one key.
 enum KeysFlags : uint32_t { kHasParent = 1 };
 struct KeysBody {
   uint32_t ns = 0, keys = 0;
   uint32_t key_bytes = 0, flags = 0;
-  uint64_t request_id = 0;    // of the engine's request, for touches
-  uint32_t hold_ms = 0;       // LOOKUP: hold what is found
-  uint32_t first_depth = 0;   // PUT
+  uint64_t request_id = 0;             // of the engine's request, for touches
+  uint32_t hold_ms = 0;                // LOOKUP: hold what is found
+  uint32_t first_depth = 0;            // PUT
   uint32_t recompute_us = 0, pad = 0;  // PUT
-  uint8_t parent[32] = {};    // PUT
+  uint8_t parent[32] = {};             // PUT
 };
 static_assert(sizeof(KeysBody) == 72);
 struct KeysView {
@@ -139,7 +166,9 @@ struct GrantBody {  // then GrantItem each
   uint32_t blocks = 0, flags = 0;
 };
 static_assert(sizeof(GrantBody) == 32);
-struct GrantItem { uint64_t chunk = 0, offset = 0, checksum = 0; };
+struct GrantItem {
+  uint64_t chunk = 0, offset = 0, checksum = 0;
+};
 static_assert(sizeof(GrantItem) == 24);
 struct PutReplyBody {  // then u8 PutResult each
   uint32_t blocks = 0, retry_after_ms = 0;
@@ -147,49 +176,105 @@ struct PutReplyBody {  // then u8 PutResult each
 struct ReadReplyBody {  // then u64 checksum each
   uint32_t blocks = 0, pad = 0;
 };
-struct CountReplyBody { uint64_t count = 0; };  // TOUCH, INVALIDATE, REPORT_CORRUPT, SYNC
+struct CountReplyBody {
+  uint64_t count = 0;
+};                       // TOUCH, INVALIDATE, REPORT_CORRUPT, SYNC (whose request is empty)
 struct InvalidateBody {  // keys = 0: the whole namespace; then keys
   uint32_t ns = 0, keys = 0, key_bytes = 0, pad = 0;
 };
-struct ReleaseBody { uint32_t leases = 0, pad = 0; };  // then u64 each
-struct PoolAddBody { uint64_t chunk = 0, bytes = 0, page_bytes = 0; };
-struct PoolDropBody { uint64_t chunk = 0; };  // also POOL_DROPPED
-struct ByeBody { uint64_t session = 0; uint8_t token[16] = {}; };  // session 0: this one
-struct ErrorBody {  // then text
-  uint32_t code = 0, text_bytes = 0;
+struct ReleaseBody {
+  uint32_t leases = 0, pad = 0;
+};  // then u64 each
+struct PoolAddBody {
+  uint64_t chunk = 0, bytes = 0, page_bytes = 0;
 };
+struct PoolDropBody {
+  uint64_t chunk = 0;
+};  // also POOL_DROPPED
+struct ByeBody {
+  uint64_t session = 0;
+  uint8_t token[16] = {};
+};                                    // session 0: this one
+struct ErrorBody {                    // then text
+  uint32_t code = 0, text_bytes = 0;  // absl::StatusCode
+};
+struct AdminBody {  // ADMIN and its reply; then JSON
+  uint32_t text_bytes = 0, pad = 0;
+};
+
+// Bytes after a body, by its counts; ParseBody demands exactly these. nullopt: a count over its
+// limit.
+std::optional<size_t> TailBytes(const GrantBody& body);
+std::optional<size_t> TailBytes(const PutReplyBody& body);
+std::optional<size_t> TailBytes(const ReadReplyBody& body);
+std::optional<size_t> TailBytes(const InvalidateBody& body);
+std::optional<size_t> TailBytes(const ReleaseBody& body);
+std::optional<size_t> TailBytes(const ErrorBody& body);
+std::optional<size_t> TailBytes(const AdminBody& body);
+inline std::optional<size_t> TailBytes(const LookupReplyBody&) { return 0; }
+inline std::optional<size_t> TailBytes(const NamespaceOpenedBody&) { return 0; }
+inline std::optional<size_t> TailBytes(const CountReplyBody&) { return 0; }
+inline std::optional<size_t> TailBytes(const PoolAddBody&) { return 0; }
+inline std::optional<size_t> TailBytes(const PoolDropBody&) { return 0; }
+inline std::optional<size_t> TailBytes(const ByeBody&) { return 0; }
 
 // ---- Building: a message is a byte string with its header in place.
 class Builder {
  public:
   Builder(Type type, uint64_t request);
   template <typename Pod>
-  Builder& Add(const Pod& pod) { return AddBytes(&pod, sizeof(pod)); }
+  Builder& Add(const Pod& pod) {
+    return AddBytes(&pod, sizeof(pod));
+  }
   Builder& AddBytes(const void* data, size_t size);
   Builder& AddKeys(std::span<const BlockKey> keys, uint32_t key_bytes);
-  // Fills in body_bytes.
+  size_t size() const { return bytes_.size(); }
+  // Fills in body_bytes. REQUIRES: at most kMaxMessageBytes.
   std::string Finish() &&;
 
  private:
   std::string bytes_;
 };
 std::string BuildHello(const Hello& hello, uint64_t request);
+std::string BuildOpenNamespace(const OpenNamespace& open, uint64_t request);
+std::string BuildWelcome(const Welcome& welcome, uint64_t request);
 std::string BuildError(uint64_t request, const absl::Status& status);
 
 // ---- Parsing. `packet` is a whole message, header included.
+// The length fits, and the version is spoken here (HELLO, WELCOME and ERROR pass in any). Types are
+// not checked: the receiver answers an unknown one with an ERROR.
 absl::StatusOr<Header> ParseHeader(std::span<const uint8_t> packet);
 absl::StatusOr<Hello> ParseHello(std::span<const uint8_t> packet);
+absl::StatusOr<OpenNamespace> ParseOpenNamespace(std::span<const uint8_t> packet);
 absl::StatusOr<Welcome> ParseWelcome(std::span<const uint8_t> packet);
 // `extras_per_key` is 0 or 1, by the message's type.
 absl::StatusOr<KeysView> ParseKeys(std::span<const uint8_t> packet, int extras_per_key);
-absl::Status ParseError(std::span<const uint8_t> packet);  // the status that it carries; never OK
-// A body of one POD and `count` items of `item_bytes` after it, count read by `count_of(body)`.
-// Writes the body; `items` is what follows.
-template <typename Body>
-absl::Status ParseBody(std::span<const uint8_t> packet, Body* body, std::span<const uint8_t>* items);
+// The status that it carries; never OK.
+absl::Status ParseError(std::span<const uint8_t> packet);
 
-// ---- The socket. `fds` are sent with SCM_RIGHTS; never blocks: Unavailable on EAGAIN or a dead peer.
-absl::Status Send(int socket, std::string_view message, std::span<const int> fds = {});
+absl::StatusOr<std::span<const uint8_t>> ParseFixed(std::span<const uint8_t> packet, void* body,
+                                                    size_t body_bytes);
+absl::Status TailMismatch(std::span<const uint8_t> packet);
+// Every message of one body and TailBytes(body) bytes after it: writes the body, `items` is what
+// follows. REQUIRES: packet's type is one that has such a Body.
+template <typename Body>
+absl::Status ParseBody(std::span<const uint8_t> packet, Body* body,
+                       std::span<const uint8_t>* items = nullptr) {
+  absl::StatusOr<std::span<const uint8_t>> tail = ParseFixed(packet, body, sizeof(Body));
+  if (!tail.ok()) return tail.status();
+  const std::optional<size_t> wanted = TailBytes(*body);
+  if (!wanted.has_value() || *wanted != tail->size()) return TailMismatch(packet);
+  if (items != nullptr) *items = *tail;
+  return absl::OkStatus();
+}
+// Item `i` of packed items. REQUIRES: it lies inside.
+template <typename Pod>
+Pod ItemAt(std::span<const uint8_t> items, size_t i) {
+  Pod pod;
+  KV_CHECK((i + 1) * sizeof(Pod) <= items.size());
+  std::memcpy(&pod, items.data() + i * sizeof(Pod), sizeof(Pod));
+  return pod;
+}
 
 }  // namespace kvarve::local
 

@@ -1,0 +1,112 @@
+#include "client/local/socket.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve::local {
+namespace {
+
+constexpr int kMaxInterrupts = 16;  // EINTR before the call counts as failed
+
+std::string ErrnoText(const char* what) { return absl::StrCat(what, ": ", std::strerror(errno)); }
+
+struct alignas(cmsghdr) ControlBuffer {
+  std::array<char, CMSG_SPACE(kMaxFdsPerMessage * sizeof(int))> bytes{};
+};
+
+void TakeFds(msghdr* message, std::vector<UniqueFd>* fds) {
+  for (cmsghdr* control = CMSG_FIRSTHDR(message); control != nullptr;
+       control = CMSG_NXTHDR(message, control)) {
+    if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(control) + i * sizeof(int), sizeof(int));
+      fds->emplace_back(fd);
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status Send(int socket, std::string_view bytes, std::span<const int> fds) {
+  KV_CHECK(fds.size() <= kMaxFdsPerMessage);
+  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  ControlBuffer control;
+  if (!fds.empty()) {
+    message.msg_control = control.bytes.data();
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  }
+  for (int attempt = 0; attempt < kMaxInterrupts; ++attempt) {
+    if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
+    if (errno != EINTR) break;
+  }
+  switch (errno) {
+    case EAGAIN:
+    case ENOBUFS:
+    case ETOOMANYREFS:
+      return absl::ResourceExhaustedError(ErrnoText("send"));
+    case EMSGSIZE:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "send: a message of ", bytes.size(), " bytes does not fit the socket's send buffer"));
+    default:
+      return absl::UnavailableError(ErrnoText("send"));
+  }
+}
+
+absl::StatusOr<size_t> Receive(int socket, std::span<uint8_t> buffer, std::vector<UniqueFd>* fds) {
+  iovec part{buffer.data(), buffer.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  ControlBuffer control;
+  if (fds != nullptr) {
+    message.msg_control = control.bytes.data();
+    message.msg_controllen = control.bytes.size();
+  }
+  ssize_t received = -1;
+  for (int attempt = 0; attempt < kMaxInterrupts; ++attempt) {
+    received = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (received >= 0 || errno != EINTR) break;
+  }
+  if (received < 0) {
+    if (errno == EAGAIN) return size_t{0};
+    return absl::UnavailableError(ErrnoText("receive"));
+  }
+  if (fds != nullptr) TakeFds(&message, fds);
+  if (received == 0) return absl::UnavailableError("the connection ended");
+  if ((message.msg_flags & MSG_TRUNC) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packet is longer than ", buffer.size(), " bytes"));
+  }
+  return static_cast<size_t>(received);
+}
+
+size_t RaiseSendBuffer(int socket, size_t bytes) {
+  const int wanted = static_cast<int>(bytes);
+  if (::setsockopt(socket, SOL_SOCKET, SO_SNDBUFFORCE, &wanted, sizeof(wanted)) != 0) {
+    ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof(wanted));
+  }
+  int got = 0;
+  socklen_t size = sizeof(got);
+  if (::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &got, &size) != 0 || got < 0) return 0;
+  return static_cast<size_t>(got);
+}
+
+}  // namespace kvarve::local
