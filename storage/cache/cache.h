@@ -54,10 +54,13 @@ struct NamespaceInfo {
   std::string model;
 };
 
-// Whose leases these are: one a client process. The plane makes it, charges go to it, and it outlives its leases.
+// Whose leases these are: one a session of the plane, with its process as the parent. The plane makes it, charges go
+// to it and to its parent, and it outlives its leases.
 struct LeaseAccount {
-  std::string name;              // for messages and logs
-  uint64_t bytes_max = 0;        // 0: the cache's global cap only
+  std::string name;                // for messages and logs
+  uint64_t bytes_max = 0;          // 0: the parent's and the cache's global cap only
+  LeaseAccount* parent = nullptr;  // charged along; its cap holds for all its children together. No grandparents.
+  bool exempt = false;             // charged, but no cap refuses: short leases of the daemon's own copies
   // Written by the cache under its mutex; read through Cache::Stats.
   uint64_t leased_bytes = 0;
   bool quarantined = false;
