@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Checks that #include goes only the ways docs/architecture.md allows, and third-party headers only through their door.
+
+usage: check_includes.py [ROOT]   Prints each offence as path:line: reason; exits 1 when there is one.
+"""
+import os
+import re
+import sys
+
+BASE = "storage/base"
+BLOCK = "storage/block"
+
+# folder -> the folders it may include (itself always). Production code; tests are listed below.
+MAY_INCLUDE = {
+    BASE: (),
+    BLOCK: (BASE,),
+    "storage/arena": (BLOCK, BASE),
+    "storage/index": (BLOCK, BASE),
+    "storage/policy": (BLOCK, BASE),
+    "storage/cache": ("storage/arena", "storage/index", "storage/policy", BLOCK, BASE),
+    "storage/testing": ("storage", ),
+    "gpu": (BLOCK, BASE),
+    "client/local": (BLOCK, BASE),
+    "client/cpp": ("client/local", "proto", BLOCK, BASE),
+    "client/python": ("client/cpp", "client/local", "gpu", BLOCK, BASE),
+    "client/cli": ("client/cpp", "client/local", "proto", BLOCK, BASE),
+    "services": ("services", "client/local", "proto", "storage"),
+    "tests": ("",),
+}
+
+# header prefix -> the folders that may include it; a library stays replaceable when one folder knows it.
+DOORS = {
+    "grpc": ("services/rpc", "client/cpp", "client/cli"),
+    "google/protobuf": ("services/rpc", "client/cpp", "client/cli"),
+    "proto/": ("services/rpc", "client/cpp", "client/cli"),
+    "prometheus/": ("services/metrics",),
+    "pybind11/": ("client/python",),
+    "httplib.h": ("services/metrics",),
+    "yaml-cpp/": ("services/config",),
+    "CLI/": ("services/config", "services/kvarved", "client/cli", "tests"),
+    "hiredis/": ("tests/bench",),
+    "isa-l": (BLOCK,),
+    "crc64.h": (BLOCK,),
+    "openssl/": (BLOCK, "services/local", "services/config", "services/rpc"),
+    "rocksdb/": ("storage/segment",),
+    "liburing": ("storage/io",),
+    "cuda": ("gpu/device",),
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]')
+OWN_ROOTS = ("storage/", "gpu/", "client/", "services/", "proto/", "tests/")
+SOURCE_ENDINGS = (".cc", ".h", ".cu", ".cuh")
+
+
+def lies_in(path, folder):
+    return folder == "" or path == folder or path.startswith(folder + "/")
+
+
+def rule_of(path):
+    """The longest folder of the table that holds `path`."""
+    fitting = [folder for folder in MAY_INCLUDE if lies_in(path, folder)]
+    return max(fitting, key=len, default=None)
+
+
+def is_test(path):
+    stem = os.path.splitext(os.path.basename(path))[0]
+    return stem.endswith(("_test", "_bench", "_fuzz", "_testing")) or path.startswith("tests/")
+
+
+def offence(path, header):
+    """Why the file `path` may not include `header`, or None."""
+    for prefix, doors in DOORS.items():
+        if header.startswith(prefix) and not is_test(path) and not any(lies_in(path, d) for d in doors):
+            return f"<{header}> is included only in {', '.join(doors)}"
+    if not header.startswith(OWN_ROOTS):
+        return None
+    folder = rule_of(path)
+    if folder is None:
+        return f"no rule for this folder: add it to {os.path.basename(__file__)} and docs/architecture.md"
+    if is_test(header) and not is_test(path):
+        return f'"{header}" belongs to tests'
+    # A unit test lies beside what it tests and may join what its layer's façade may join.
+    allowed = (folder,) + MAY_INCLUDE[folder] + (("storage",) if is_test(path) else ())
+    if any(lies_in(header, a) for a in allowed):
+        return None
+    return f'"{header}": {folder} includes only {", ".join(MAY_INCLUDE[folder]) or "nothing else"}'
+
+
+def check(root):
+    found = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [f for f in folders if not f.startswith((".", "build"))]
+        for name in files:
+            if not name.endswith(SOURCE_ENDINGS):
+                continue
+            full = os.path.join(folder, name)
+            path = os.path.relpath(full, root)
+            with open(full, encoding="utf-8") as f:
+                for number, line in enumerate(f, 1):
+                    match = INCLUDE.match(line)
+                    reason = match and offence(path, match.group(1))
+                    if reason:
+                        found.append(f"{path}:{number}: {reason}")
+    return sorted(found)
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "..", "..")
+    found = check(root)
+    for line in found:
+        print(line)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

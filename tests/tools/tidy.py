@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""clang-tidy over the production sources of a build, in parallel, skipping what it passed before with equal content.
+
+usage: tidy.py --build build/release --cache DIR [--jobs N] [FILE...]
+"""
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+
+OWN = re.compile(r"^(storage|gpu|services|client)/.*\.cc$")
+NOT_PRODUCTION = re.compile(r"(_test|_bench|_fuzz|_testing)\.cc$")
+
+
+def own_sources(build, root):
+    """path -> its compile command, for the production sources."""
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as f:
+        entries = json.load(f)
+    sources = {}
+    for entry in entries:
+        path = os.path.relpath(entry["file"], root)
+        if OWN.match(path) and not NOT_PRODUCTION.search(path):
+            sources[path] = entry["command"]
+    return sources
+
+
+def own_headers(build, root):
+    """path -> the own files its object was made from, as ninja recorded them."""
+    answer = subprocess.run(["ninja", "-C", build, "-t", "deps"], capture_output=True, text=True, check=True)
+    headers, files = {}, []
+    for line in answer.stdout.splitlines() + [""]:
+        if line.startswith("    "):
+            path = os.path.relpath(os.path.join(build, line.strip()), root)
+            if not path.startswith(".."):
+                files.append(path)
+        else:
+            for source in files:
+                if source.endswith(".cc"):
+                    headers[source] = sorted(files)
+            files = []
+    return headers
+
+
+def digest(command, files):
+    h = hashlib.sha256(command.encode())
+    for path in files:
+        with open(path, "rb") as f:
+            h.update(path.encode() + b"\0" + f.read())
+    return h.hexdigest()
+
+
+def tidy(build, path):
+    answer = subprocess.run(["clang-tidy", "-p", build, "--quiet", path], capture_output=True, text=True, check=False)
+    return answer.returncode, answer.stdout if answer.returncode == 0 else answer.stdout + answer.stderr
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--cache", required=True)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("files", nargs="*")
+    args = parser.parse_args()
+    root = os.getcwd()
+    build = os.path.abspath(args.build)
+    os.makedirs(args.cache, exist_ok=True)
+    sources, headers = own_sources(build, root), own_headers(build, root)
+    keys = {}
+    for path in args.files or sorted(sources):
+        key = digest(sources[path], [".clang-tidy", path, *headers.get(path, [])])
+        if not os.path.exists(os.path.join(args.cache, key)):
+            keys[path] = key
+    print(f"clang-tidy: {len(keys)} of {len(sources)} files to check", flush=True)
+    bad = 0
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        futures = {pool.submit(tidy, build, path): path for path in keys}
+        for done, future in enumerate(concurrent.futures.as_completed(futures), 1):
+            path = futures[future]
+            status, text = future.result()
+            print(f"[{done}/{len(keys)}] {path}", flush=True)
+            if status == 0:
+                open(os.path.join(args.cache, keys[path]), "w", encoding="utf-8").close()
+            else:
+                bad += 1
+                print(text, flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
