@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/base/utf8.h"
 
 namespace kvarve::local {
 namespace {
@@ -41,32 +42,14 @@ absl::Status Bad(const char* what) {
   return absl::InvalidArgumentError(absl::StrCat("data plane: ", what));
 }
 
-// Length of the UTF-8 sequence that `lead` opens; 0: none. Surrogates and overlong forms are left
-// to `IsText`.
-size_t SequenceBytes(uint8_t lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead <= 0xdf) return 2;
-  if (lead >= 0xe0 && lead <= 0xef) return 3;
-  if (lead >= 0xf0 && lead <= 0xf4) return 4;
-  return 0;
-}
-
 // UTF-8 without control characters: these names reach logs and metrics.
 bool IsText(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const uint8_t lead = static_cast<uint8_t>(text[i]);
-    const size_t bytes = SequenceBytes(lead);
-    if (bytes == 0 || bytes > text.size() - i || lead < 0x20 || lead == 0x7f) return false;
-    uint32_t code = bytes == 1 ? lead : lead & (0x7f >> bytes);
-    for (size_t j = 1; j < bytes; ++j) {
-      const uint8_t next = static_cast<uint8_t>(text[i + j]);
-      if ((next & 0xc0) != 0x80) return false;
-      code = code << 6 | (next & 0x3f);
-    }
-    const bool overlong = (bytes == 3 && code < 0x800) || (bytes == 4 && code < 0x10000);
-    const bool control = code >= 0x80 && code < 0xa0;
-    if (overlong || control || (code >= 0xd800 && code <= 0xdfff) || code > 0x10ffff) return false;
-    i += bytes;
+  if (!IsUtf8(text)) return false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const uint8_t byte = static_cast<uint8_t>(text[i]);
+    if (byte < 0x20 || byte == 0x7f) return false;
+    const bool c1 = byte == 0xc2 && static_cast<uint8_t>(text[i + 1]) < 0xa0;  // U+0080 to U+009F
+    if (c1) return false;
   }
   return true;
 }

@@ -176,25 +176,27 @@ struct PutReplyBody {  // then u8 PutResult each
 struct ReadReplyBody {  // then u64 checksum each
   uint32_t blocks = 0, pad = 0;
 };
+// Of TOUCH, INVALIDATE, REPORT_CORRUPT and SYNC, whose request is empty.
 struct CountReplyBody {
   uint64_t count = 0;
-};                       // TOUCH, INVALIDATE, REPORT_CORRUPT, SYNC (whose request is empty)
-struct InvalidateBody {  // keys = 0: the whole namespace; then keys
+};
+// Then keys; none: the whole namespace.
+struct InvalidateBody {
   uint32_t ns = 0, keys = 0, key_bytes = 0, pad = 0;
 };
-struct ReleaseBody {
+struct ReleaseBody {  // then u64 each
   uint32_t leases = 0, pad = 0;
-};  // then u64 each
+};
 struct PoolAddBody {
   uint64_t chunk = 0, bytes = 0, page_bytes = 0;
 };
-struct PoolDropBody {
+struct PoolDropBody {  // also POOL_DROPPED
   uint64_t chunk = 0;
-};  // also POOL_DROPPED
+};
 struct ByeBody {
-  uint64_t session = 0;
+  uint64_t session = 0;  // 0: this one
   uint8_t token[16] = {};
-};                                    // session 0: this one
+};
 struct ErrorBody {                    // then text
   uint32_t code = 0, text_bytes = 0;  // absl::StatusCode
 };
