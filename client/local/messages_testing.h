@@ -3,6 +3,11 @@
 #ifndef KVARVE_CLIENT_LOCAL_MESSAGES_TESTING_H_
 #define KVARVE_CLIENT_LOCAL_MESSAGES_TESTING_H_
 
+#include <span>
+
+#include "absl/status/status.h"
+#include "client/local/messages.h"
+
 namespace kvarve::local {
 
 struct GoldenMessage {
@@ -116,6 +121,65 @@ inline constexpr GoldenMessage kGoldenMessages[] = {
      "09000000070000006e6f20726f6f6d"},
 };
 // clang-format on
+
+// Parses by the packet's own type, as client and daemon do.
+inline absl::Status ParseAny(std::span<const uint8_t> packet) {
+  absl::StatusOr<Header> header = ParseHeader(packet);
+  if (!header.ok()) return header.status();
+  auto body = [&](auto pod) { return ParseBody(packet, &pod); };
+  switch (static_cast<Type>(header->type)) {
+    case Type::kHello:
+      return ParseHello(packet).status();
+    case Type::kWelcome:
+      return ParseWelcome(packet).status();
+    case Type::kOpenNamespace:
+      return ParseOpenNamespace(packet).status();
+    case Type::kNamespaceOpened:
+      return body(NamespaceOpenedBody());
+    case Type::kLookup:
+    case Type::kAcquire:
+    case Type::kTouch:
+    case Type::kReportCorrupt:
+      return ParseKeys(packet, 0).status();
+    case Type::kPut:
+    case Type::kRead:
+      return ParseKeys(packet, 1).status();
+    case Type::kLookupReply:
+      return body(LookupReplyBody());
+    case Type::kGrant:
+      return body(GrantBody());
+    case Type::kRelease:
+      return body(ReleaseBody());
+    case Type::kPutReply:
+      return body(PutReplyBody());
+    case Type::kReadReply:
+      return body(ReadReplyBody());
+    case Type::kTouchReply:
+    case Type::kInvalidateReply:
+    case Type::kReportCorruptReply:
+    case Type::kSyncReply:
+      return body(CountReplyBody());
+    case Type::kInvalidate:
+      return body(InvalidateBody());
+    case Type::kSync:
+      return header->body_bytes == 0 ? absl::OkStatus() : absl::InvalidArgumentError("SYNC");
+    case Type::kAdmin:
+    case Type::kAdminReply:
+      return body(AdminBody());
+    case Type::kPoolAdd:
+      return body(PoolAddBody());
+    case Type::kPoolDrop:
+    case Type::kPoolDropped:
+      return body(PoolDropBody());
+    case Type::kBye:
+      return body(ByeBody());
+    case Type::kError: {
+      ErrorBody error;
+      return ParseBody(packet, &error);
+    }
+  }
+  return absl::UnimplementedError("type");
+}
 
 }  // namespace kvarve::local
 

@@ -29,7 +29,7 @@ enum class ElementType : uint32_t {
   kFp8E5m2 = 5,
   kInt8 = 6,
 };
-// Bytes an element; 1 for kOpaque, 0 for a number that is no ElementType.
+// Bytes an element; 1 for kOpaque.
 uint32_t ElementBytes(ElementType type);
 
 struct NamespaceDescriptor {
@@ -75,13 +75,12 @@ struct NamespaceId {  // the first 16 bytes of the digest
   friend auto operator<=>(const NamespaceId&, const NamespaceId&) = default;
 };
 
-// Ranges, sizes and block_bytes agree (with BlockLayout, or any size for kOpaque with k_dim 0), names are UTF-8,
-// the encoding has at most kMaxDescriptorBytes; InvalidArgument names the field.
+// Ranges, sizes and block_bytes agree (with BlockLayout, or any size for kOpaque with k_dim 0);
+// InvalidArgument names the field.
 absl::Status ValidateDescriptor(const NamespaceDescriptor& descriptor);
 
-// Canonical bytes: "kvarve-namespace-1", then every field in the order above as tag u16 (1 for model, and so on),
-// length u32, bytes, all little-endian; integers and the element type as 8 bytes; the extras as one field of
-// u32 length, name, u32 length, value each, sorted by name. Two descriptors encode alike only if they are equal.
+// Canonical bytes: "kvarve-namespace-1", then every field in order as tag u16, length u32, bytes, all
+// little-endian, integers as 8 bytes. Two descriptors encode alike only if they are equal.
 std::string EncodeDescriptor(const NamespaceDescriptor& descriptor);
 // The exact inverse. InvalidArgument on anything else: a missing, repeated, unknown or reordered field,
 // a wrong length, trailing bytes, more than kMaxDescriptorBytes.

@@ -10,7 +10,6 @@
 #ifndef KVARVE_STORAGE_BLOCK_PREFIX_HASH_H_
 #define KVARVE_STORAGE_BLOCK_PREFIX_HASH_H_
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
