@@ -1,0 +1,113 @@
+"""kvarved for tests: a process of its own in a folder of its own, killed and started at will."""
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+BUILD = os.environ.get("KVARVE_BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build", "release"))
+START_SECONDS_MAX = 20
+STOP_SECONDS_MAX = 10
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Daemon:
+    """One kvarved. `settings` are names of its configuration table, without their defaults."""
+
+    def __init__(self, capacity: str = "1GiB", **settings):
+        self.folder = tempfile.mkdtemp(prefix="kvarve-")
+        self.socket_path = os.path.join(self.folder, "run", "kvarved.sock")
+        self.metrics_port = free_port()
+        self._settings = {
+            "socket.path": self.socket_path,
+            "arena.capacity_bytes": capacity,
+            "arena.prefault": "false",
+            "tenant.salt_file": os.path.join(self.folder, "salt"),
+            "metrics.listen": f"127.0.0.1:{self.metrics_port}",
+            **{name.replace("__", "."): value for name, value in settings.items()},
+        }
+        self._process = None
+        self._log = open(os.path.join(self.folder, "kvarved.log"), "ab")
+
+    @property
+    def endpoint(self) -> str:
+        return "unix://" + self.socket_path
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def start(self, wait: bool = True) -> "Daemon":
+        flags = [f"--{name}={value}" for name, value in self._settings.items()]
+        self._process = subprocess.Popen([os.path.join(BUILD, "bin", "kvarved"), *flags],
+                                         stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL)
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"kvarved ended with {self._process.returncode}:\n{self.log()}")
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+                    s.connect(self.socket_path)
+                return
+            except OSError:
+                time.sleep(0.02)
+        raise RuntimeError(f"kvarved was not ready after {START_SECONDS_MAX} s:\n{self.log()}")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        if self._process is None or self._process.poll() is not None:
+            return 0
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        try:
+            return self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"kvarved did not stop in {STOP_SECONDS_MAX} s:\n{self.log()}") from None
+
+    def close(self) -> None:
+        try:
+            self.stop()
+        finally:
+            self._log.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def log(self) -> str:
+        with open(self._log.name, encoding="utf-8", errors="replace") as f:
+            return f.read()[-8000:]
+
+    def cli(self, *arguments: str) -> str:
+        """Runs the command-line client against this daemon and returns what it printed."""
+        answer = subprocess.run([os.path.join(BUILD, "bin", "kvarve"), *arguments, "--endpoint", self.endpoint],
+                                capture_output=True, text=True, check=False)
+        if answer.returncode != 0:
+            raise RuntimeError(f"kvarve {' '.join(arguments)}: {answer.stdout}{answer.stderr}")
+        return answer.stdout
+
+    def __enter__(self) -> "Daemon":
+        return self.start()
+
+    def __exit__(self, *_) -> None:
+        self.close()
