@@ -1,0 +1,84 @@
+#include "storage/arena/page_worker.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvarve {
+
+PageWorker::PageWorker() : thread_([this] { Run(); }) {
+  ::pthread_setname_np(thread_.native_handle(), "kvarve-pages");
+}
+
+PageWorker::~PageWorker() {
+  {
+    MutexLock lock(&mutex_);
+    stop_.store(true, std::memory_order_relaxed);
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+bool PageWorker::Populate(std::shared_ptr<ChunkMemory> memory, uint64_t offset, uint64_t size,
+                          bool urgent) {
+  {
+    MutexLock lock(&mutex_);
+    if (ranges_.size() >= kMaxQueued) return false;
+    Range range{std::move(memory), offset, size};
+    if (urgent) {
+      ranges_.push_front(std::move(range));
+    } else {
+      ranges_.push_back(std::move(range));
+    }
+  }
+  wake_.notify_one();
+  return true;
+}
+
+void PageWorker::Unmap(std::shared_ptr<ChunkMemory> memory) {
+  memory->Cancel();
+  {
+    MutexLock lock(&mutex_);
+    unmaps_.push_back(std::move(memory));
+  }
+  wake_.notify_one();
+}
+
+void PageWorker::Drain() {
+  MutexLock lock(&mutex_);
+  while (busy_ || !ranges_.empty() || !unmaps_.empty()) idle_.wait(mutex_);
+}
+
+void PageWorker::Run() {
+  while (true) {
+    std::vector<std::shared_ptr<ChunkMemory>> unmaps;
+    Range range;
+    {
+      MutexLock lock(&mutex_);
+      busy_ = false;
+      if (ranges_.empty() && unmaps_.empty()) idle_.notify_all();
+      while (!stop_.load(std::memory_order_relaxed) && ranges_.empty() && unmaps_.empty()) {
+        wake_.wait(mutex_);
+      }
+      if (stop_.load(std::memory_order_relaxed)) return;
+      busy_ = true;
+      unmaps.swap(unmaps_);
+      if (unmaps.empty()) {
+        range = std::move(ranges_.front());
+        ranges_.pop_front();
+      }
+    }
+    if (range.memory) Touch(range);
+  }
+}
+
+void PageWorker::Touch(const Range& range) {
+  const uint64_t end = range.offset + range.size;
+  for (uint64_t offset = range.offset; offset < end; offset += kStepBytes) {
+    if (stop_.load(std::memory_order_relaxed) || range.memory->cancelled()) return;
+    if (!range.memory->Populate(offset, std::min(kStepBytes, end - offset))) return;
+  }
+}
+
+}  // namespace kvarve
