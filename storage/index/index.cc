@@ -1,0 +1,214 @@
+#include "storage/index/index.h"
+
+#include <algorithm>
+
+#include "storage/base/chunked_array.h"
+#include "storage/base/status_macros.h"
+#include "storage/index/key_hash.h"
+#include "storage/index/slot_table.h"
+
+namespace kvarve {
+namespace {
+
+constexpr size_t kEntriesPerChunk = 4096;  // 256 KiB
+constexpr size_t kBatchKeys = 32;          // of FindPrefix; also what a miss can cost in vain
+constexpr uint64_t kMaxLeases = 0xffff;
+constexpr uint64_t kChildrenMax = (1ull << 28) - 1;
+constexpr uint16_t kGenerationMax = 0xffff;
+
+}  // namespace
+
+// Cells: a free one has used = 0 and its successor in the free list in `parent`; a retired one has
+// used = 0 and is in no list. Links: entry.parent is valid while the parent's generation equals
+// parent_generation; then the entry is one of the parent's `children`.
+struct Index::Rep {
+  Rep(uint64_t seed, uint64_t max_entries) : hash(seed), max_entries(max_entries) {}
+
+  bool IsKey(EntryId id, NamespaceIndex ns, const BlockKey& key) const {
+    const IndexEntry& entry = slab[id];
+    return entry.key == key && entry.ns == ns && entry.live;
+  }
+  EntryId Find(uint64_t hashed, NamespaceIndex ns, const BlockKey& key) const {
+    return table.Find(hashed, [&](EntryId id) { return IsKey(id, ns, key); });
+  }
+  uint64_t HashOf(EntryId id) const {
+    const IndexEntry& entry = slab[id];
+    return hash(static_cast<NamespaceIndex>(entry.ns), entry.key);
+  }
+  // The parent's entry if the link still holds, else null.
+  IndexEntry* LinkedParent(const IndexEntry& entry) {
+    if (entry.parent == kNoEntry) return nullptr;
+    IndexEntry& parent = slab[entry.parent];
+    return parent.generation == entry.parent_generation ? &parent : nullptr;
+  }
+  EntryId TakeCell() {
+    if (free_head != kNoEntry) {
+      const EntryId id = free_head;
+      free_head = slab[id].parent;
+      return id;
+    }
+    if (slab.size() >= kNoEntry) return kNoEntry;
+    slab.PushBack(IndexEntry{});
+    return static_cast<EntryId>(slab.size() - 1);
+  }
+  void FreeCell(EntryId id) {
+    IndexEntry& entry = slab[id];
+    entry.used = 0;
+    if (entry.generation == kGenerationMax) {
+      ++retired;
+      return;
+    }
+    entry.parent = free_head;
+    free_head = id;
+  }
+
+  const KeyHash hash;
+  const uint64_t max_entries;
+  SlotTable table;
+  ChunkedArray<IndexEntry, kEntriesPerChunk> slab;
+  EntryId free_head = kNoEntry;
+  uint64_t live = 0;
+  uint64_t doomed = 0;
+  uint64_t retired = 0;
+};
+
+Index::Index(uint64_t seed, uint64_t max_entries)
+    : rep_(std::make_unique<Rep>(seed, max_entries)) {}
+Index::~Index() = default;
+
+// Three passes over each batch, so that its cache misses overlap: buckets, then entries, then the
+// comparison.
+size_t Index::FindPrefix(NamespaceIndex ns, std::span<const BlockKey> keys, EntryId* out) const {
+  const Rep& rep = *rep_;
+  uint64_t hashes[kBatchKeys];
+  EntryId candidates[kBatchKeys];
+  for (size_t begin = 0; begin < keys.size(); begin += kBatchKeys) {
+    const size_t n = std::min(kBatchKeys, keys.size() - begin);
+    for (size_t i = 0; i < n; ++i) {
+      hashes[i] = rep.hash(ns, keys[begin + i]);
+      rep.table.Prefetch(hashes[i]);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      candidates[i] = rep.table.Candidate(hashes[i]);
+      if (candidates[i] != kNoEntry) __builtin_prefetch(&rep.slab[candidates[i]]);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const BlockKey& key = keys[begin + i];
+      EntryId id = candidates[i];
+      if (id == kNoEntry || !rep.IsKey(id, ns, key)) id = rep.Find(hashes[i], ns, key);
+      if (id == kNoEntry) return begin + i;
+      if (out != nullptr) out[begin + i] = id;
+    }
+  }
+  return keys.size();
+}
+
+EntryId Index::Find(NamespaceIndex ns, const BlockKey& key) const {
+  return rep_->Find(rep_->hash(ns, key), ns, key);
+}
+
+absl::StatusOr<EntryId> Index::Insert(NamespaceIndex ns, const BlockKey& key,
+                                      const BlockKey* parent, uint32_t depth, uint64_t slot,
+                                      uint64_t checksum) {
+  Rep& rep = *rep_;
+  KV_CHECK(slot < (1ull << 48));
+  if (ns >= kMaxNamespaces)
+    return absl::ResourceExhaustedError("too many namespaces for the index");
+  if (depth > kMaxDepth) return absl::ResourceExhaustedError("chain is too deep for the index");
+  const uint64_t hashed = rep.hash(ns, key);
+  if (rep.Find(hashed, ns, key) != kNoEntry) return absl::AlreadyExistsError("key is live");
+  if (rep.live + rep.doomed >= rep.max_entries)
+    return absl::ResourceExhaustedError("index is full");
+  const EntryId parent_id = parent == nullptr ? kNoEntry : Find(ns, *parent);
+  const EntryId id = rep.TakeCell();
+  if (id == kNoEntry) return absl::ResourceExhaustedError("index is out of ids");
+
+  IndexEntry& entry = rep.slab[id];
+  entry.key = key;
+  entry.slot = slot;
+  entry.leases = 0;
+  entry.checksum = checksum;
+  entry.depth = depth;
+  entry.children = 0;
+  entry.ns = ns;
+  entry.live = 1;
+  entry.used = 1;
+  entry.parent = kNoEntry;
+  entry.parent_generation = 0;
+  if (parent_id != kNoEntry && uint64_t{rep.slab[parent_id].depth} + 1 == depth) {
+    IndexEntry& linked = rep.slab[parent_id];
+    entry.parent = parent_id;
+    entry.parent_generation = linked.generation;
+    if (linked.children != kChildrenMax) linked.children = linked.children + 1;
+  }
+  rep.table.Insert(
+      hashed, id, [&rep](EntryId other) { return rep.HashOf(other); },
+      [&rep](EntryId other) { __builtin_prefetch(&rep.slab[other]); });
+  ++rep.live;
+  return id;
+}
+
+const IndexEntry& Index::Get(EntryId id) const { return rep_->slab[id]; }
+
+EntryId Index::Remove(EntryId id) {
+  Rep& rep = *rep_;
+  IndexEntry& entry = rep.slab[id];
+  KV_CHECK(entry.used && entry.live);
+  rep.table.Erase(rep.HashOf(id), id);
+  entry.live = 0;
+  --rep.live;
+
+  EntryId childless_parent = kNoEntry;
+  if (IndexEntry* parent = rep.LinkedParent(entry);
+      parent != nullptr && parent->children != kChildrenMax) {
+    parent->children = parent->children - 1;
+    if (parent->children == 0) childless_parent = entry.parent;
+  }
+  entry.parent = kNoEntry;
+  if (entry.children != 0) {
+    entry.children = 0;
+    ++entry.generation;
+  }
+  if (entry.leases == 0) {
+    rep.FreeCell(id);
+  } else {
+    ++rep.doomed;
+  }
+  return childless_parent;
+}
+
+void Index::Erase(EntryId id) {
+  const IndexEntry& entry = rep_->slab[id];
+  KV_CHECK(entry.used && !entry.live && entry.leases == 0);
+  --rep_->doomed;
+  rep_->FreeCell(id);
+}
+
+absl::Status Index::Lease(EntryId id) {
+  IndexEntry& entry = rep_->slab[id];
+  KV_CHECK(entry.used && entry.live);
+  if (entry.leases == kMaxLeases)
+    return absl::ResourceExhaustedError("too many leases of one block");
+  entry.leases = entry.leases + 1;
+  return absl::OkStatus();
+}
+
+uint32_t Index::Unlease(EntryId id) {
+  IndexEntry& entry = rep_->slab[id];
+  KV_CHECK(entry.used && entry.leases > 0);
+  entry.leases = entry.leases - 1;
+  return static_cast<uint32_t>(entry.leases);
+}
+
+EntryId Index::capacity_ids() const { return static_cast<EntryId>(rep_->slab.size()); }
+
+IndexStats Index::Stats() const {
+  IndexStats stats;
+  stats.entries = rep_->live;
+  stats.doomed = rep_->doomed;
+  stats.retired = rep_->retired;
+  stats.memory_bytes = sizeof(Rep) + rep_->table.MemoryBytes() + rep_->slab.MemoryBytes();
+  return stats;
+}
+
+}  // namespace kvarve
