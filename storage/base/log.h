@@ -1,5 +1,5 @@
-// Structured logs: one line an event, "key=value" text or JSON, to stderr. No prompts, tokens or keys of
-// users go in.   KvLog(LogLevel::kInfo, "session opened", {{"uid", "0"}, {"engine", id}});
+// Structured logs: one line an event, "key=value" text or JSON, to stderr. No prompts, tokens or
+// keys of users go in.   KvLog(LogLevel::kInfo, "session opened", {{"uid", "0"}, {"engine", id}});
 // THREADS: any.  BLOCKS: on stderr.
 #ifndef KVARVE_STORAGE_BASE_LOG_H_
 #define KVARVE_STORAGE_BASE_LOG_H_

@@ -1,5 +1,5 @@
-// A std::mutex that carries Abseil's thread annotations. Not absl::Mutex: the packaged Abseil is not
-// instrumented, and ThreadSanitizer then reports races that are none.
+// A std::mutex that carries Abseil's thread annotations. Not absl::Mutex: the packaged Abseil is
+// not instrumented, and ThreadSanitizer then reports races that are none.
 #ifndef KVARVE_STORAGE_BASE_MUTEX_H_
 #define KVARVE_STORAGE_BASE_MUTEX_H_
 

@@ -28,7 +28,9 @@ std::string ToHex(std::span<const uint8_t> bytes);
 // InvalidArgument unless `text` is an even number of hexadecimal digits.
 absl::StatusOr<std::string> FromHex(std::string_view text);
 
-constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 }  // namespace kvarve
 

@@ -1,5 +1,7 @@
-// A block key: 16 or 32 opaque bytes that name a block inside a namespace; the namespace fixes which.
-// A 16-byte key is held zero-padded, so that two keys of one namespace compare by all 32 bytes.
+// A block key: 16 or 32 opaque bytes that name a block inside a namespace; the namespace fixes
+// which. A 16-byte key is held zero-padded, so that two keys of one namespace compare by all 32
+// bytes.
+//
 // A value: THREADS: any.
 #ifndef KVARVE_STORAGE_BLOCK_BLOCK_KEY_H_
 #define KVARVE_STORAGE_BLOCK_BLOCK_KEY_H_

@@ -1,6 +1,7 @@
-// The canonical block layout, version 1: layer-major; in a layer K then V; in each head-major, then token,
-// then head dimension, no padding:   [layer][K|V][kv head][token][dim].
-// So a layer is one contiguous slice (loading overlaps with computing) and a range of heads is strided.
+// The canonical block layout, version 1: layer-major; in a layer K then V; in each head-major, then
+// token, then head dimension, no padding: [layer][K|V][kv head][token][dim]. So a layer is one
+// contiguous slice (loading overlaps with computing) and a range of heads is strided.
+//
 // A value: THREADS: any.
 #ifndef KVARVE_STORAGE_BLOCK_LAYOUT_H_
 #define KVARVE_STORAGE_BLOCK_LAYOUT_H_

@@ -1,5 +1,5 @@
-// kvarve's own chain hash, version 1 ("kvarve-chain-1"): a block's key depends on all tokens up to and
-// including the block and on every extra identity of the request, and on no engine's hash seed.
+// kvarve's own chain hash, version 1 ("kvarve-chain-1"): a block's key depends on all tokens up to
+// and including the block and on every extra identity of the request, and on no engine's hash seed.
 //
 //   key_i = SHA-256( "kvarve-chain-1" || parent (32 bytes; zeros for the first block)
 //                    || u32 n_extras || n_extras x (u32 length || bytes)
@@ -10,6 +10,7 @@
 #ifndef KVARVE_STORAGE_BLOCK_PREFIX_HASH_H_
 #define KVARVE_STORAGE_BLOCK_PREFIX_HASH_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -27,8 +28,8 @@ class PrefixHasher {
   // REQUIRES: block_tokens > 0. `key_bytes` 16 truncates what leaves, never what is chained.
   PrefixHasher(uint32_t block_tokens, std::span<const std::string> extras, int key_bytes = 32);
 
-  // Keys of the further full blocks of `tokens`, which are all tokens of the request from its first.
-  // Appends to keys(). A shorter or equal input adds nothing.
+  // Keys of the further full blocks of `tokens`, which are all tokens of the request from its
+  // first. Appends to keys(). A shorter or equal input adds nothing.
   void Extend(std::span<const uint32_t> tokens);
   const std::vector<BlockKey>& keys() const { return keys_; }
 
