@@ -1,0 +1,62 @@
+// The gRPC server of one node: KvCache, health and reflection, on loopback only and behind a bearer
+// token (health and reflection need none: they show the schema and whether the node serves).
+// THREADS: any.  BLOCKS: Start, on files and sockets; Stop, up to its grace.
+#ifndef KVARVE_SERVICES_RPC_RPC_SERVER_H_
+#define KVARVE_SERVICES_RPC_RPC_SERVER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "services/config/settings.h"
+#include "services/rpc/block_store.h"
+
+namespace kvarve {
+
+inline constexpr uint32_t kRpcVersionMin = 1;
+inline constexpr uint32_t kRpcVersionMax = 1;
+
+struct RpcServerOptions {
+  ListenAddress listen;    // port 0: any free one
+  std::string token_file;  // BearerToken::FromFile
+  uint64_t max_message_bytes = 1 << 20;
+  std::string daemon_version;
+};
+
+enum class RpcMethod : uint8_t { kHello = 0, kLookup = 1, kInvalidate = 2, kStats = 3 };
+inline constexpr size_t kRpcMethods = 4;
+inline constexpr size_t kRpcCodes = 17;  // absl::StatusCode, by number
+std::string_view RpcMethodName(RpcMethod method);
+
+struct RpcStats {
+  std::array<std::array<uint64_t, kRpcCodes>, kRpcMethods> calls{};
+  uint64_t auth_missing = 0;  // no token
+  uint64_t auth_wrong = 0;    // another one
+};
+
+class RpcServer {
+ public:
+  // FailedPrecondition: an address that is not loopback, a token file that is missing or that
+  // others may read. Unavailable: the address is taken. `store` outlives the server.
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const RpcServerOptions& options,
+                                                          BlockStore* store);
+  ~RpcServer();
+
+  uint16_t port() const;
+  RpcStats Stats() const;
+  // Calls that run get `grace_nanos` to end, then they are cancelled. Again: nothing.
+  void Stop(int64_t grace_nanos);
+
+ private:
+  struct Rep;
+  explicit RpcServer(std::unique_ptr<Rep> rep);
+  std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_SERVICES_RPC_RPC_SERVER_H_
