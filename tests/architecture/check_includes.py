@@ -38,7 +38,7 @@ DOORS = {
     "httplib.h": ("services/metrics",),
     "yaml-cpp/": ("services/config",),
     "CLI/": ("services/config", "services/kvarved", "client/cli", "tests"),
-    "hiredis/": ("tests/bench",),
+    "hiredis/": ("tests/perf",),
     "isa-l": (BLOCK,),
     "crc64.h": (BLOCK,),
     "openssl/": (BLOCK, "services/local", "services/config", "services/rpc"),
