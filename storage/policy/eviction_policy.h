@@ -1,8 +1,9 @@
-// Who leaves first. A policy is pure: no I/O, no locks, no clock reads; the same code runs in the daemon
-// and on replayed traces. It knows entries by a dense 32-bit id and is told of every change; the caller
-// promises that each id is inserted before anything else and removed at the end.
+// Who leaves first. A policy is pure: no I/O, no locks, no clock reads; the same code runs in the
+// daemon and on replayed traces. It knows entries by a dense 32-bit id and is told of every change;
+// the caller promises that each id is inserted before anything else and removed at the end.
 //
-// Leaf first: only an entry that the caller marked evictable (a leaf, not leased) is ever named a victim.
+// Leaf first: only an entry that the caller marked evictable (a leaf, not leased) is ever named a
+// victim.
 //
 // THREADS: externally synchronised.  BLOCKS: never.
 #ifndef KVARVE_STORAGE_POLICY_EVICTION_POLICY_H_
@@ -15,13 +16,15 @@
 namespace kvarve {
 
 inline constexpr uint32_t kNoVictim = 0xffffffffu;
+inline constexpr uint32_t kMaxPolicyGroups = 4096;
 
 // What a policy may know about a block when it enters.
 struct BlockTraits {
-  uint32_t depth = 0;          // blocks before it in its chain
+  uint32_t depth = 0;  // blocks before it in its chain
   uint64_t bytes = 0;
-  uint32_t recompute_us = 0;   // 0: unknown
-  uint32_t group = 0;          // small and dense; a victim is asked for by group (one pool's one slot size)
+  uint32_t recompute_us = 0;  // 0: unknown
+  uint32_t group =
+      0;  // < kMaxPolicyGroups, dense; a victim is asked for by group (one pool's slot size)
 };
 
 class EvictionPolicy {
@@ -31,10 +34,11 @@ class EvictionPolicy {
 
   // The entry is new and counts as touched now; evictable or not as said.
   virtual void OnInsert(uint32_t id, const BlockTraits& traits, bool evictable) = 0;
-  // One access. Within one request the caller touches the deepest block first, so that of one chain the root is
-  // the most recent.
+  // One access. Within one request the caller touches the deepest block first, so that of one chain
+  // the root is the most recent.
   virtual void OnTouch(uint32_t id) = 0;
-  // Became (or ceased to be) a victim's candidate: gained or lost its last child, its first or last lease.
+  // Became (or ceased to be) a victim's candidate: gained or lost its last child, its first or last
+  // lease.
   virtual void OnEvictable(uint32_t id, bool evictable) = 0;
   // Gone, whoever decided it.
   virtual void OnRemove(uint32_t id) = 0;
@@ -47,8 +51,9 @@ class EvictionPolicy {
   virtual uint64_t MemoryBytes() const = 0;
 };
 
-// "lru": among a group's evictable entries, the one whose last touch is oldest. Touches are O(1) and lazy; a victim costs
-// O(log n) amortised.
+// "lru": among a group's evictable entries, the one whose last touch is oldest. A touch of what is
+// not evictable is one store, of what is evictable O(1) on average; every call is O(log n) at
+// worst. 16 bytes an entry.
 std::unique_ptr<EvictionPolicy> NewLruPolicy();
 
 }  // namespace kvarve
