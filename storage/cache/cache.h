@@ -1,12 +1,13 @@
-// One node's block store: index, arena, policy and leases joined. It decides the order of calls and nothing
-// else: what is found, what is stored, who leaves.
+// One node's block store: index, arena, policy and leases joined. It decides the order of calls and
+// nothing else: what is found, what is stored, who leaves.
 //
-// Put-if-absent with atomic publish: a put copies into a slot of its own and publishes it when all bytes and the
-// checksum are in place; the first publish wins. A lease keeps a slot's memory from reuse; eviction and
-// invalidation take a leased block out of lookups and free the memory with the last lease.
+// Put-if-absent with atomic publish: a put copies into a slot of its own and publishes it when all
+// bytes and the checksum are in place; the first publish wins. A lease keeps a slot's memory from
+// reuse; eviction and invalidation take a leased block out of lookups and free the memory with the
+// last lease.
 //
-// THREADS: any. One mutex guards all state; it is never held over a copy or I/O, and never longer than one
-// batch of kKeysPerHold keys.  BLOCKS: Put, for the copies, in the caller's thread.
+// THREADS: any. One mutex guards all state; it is never held over a copy or I/O, and never longer
+// than one batch of kKeysPerHold keys.  BLOCKS: Put, for the copies, in the caller's thread.
 #ifndef KVARVE_STORAGE_CACHE_CACHE_H_
 #define KVARVE_STORAGE_CACHE_CACHE_H_
 
@@ -54,13 +55,14 @@ struct NamespaceInfo {
   std::string model;
 };
 
-// Whose leases these are: one a session of the plane, with its process as the parent. The plane makes it, charges go
-// to it and to its parent, and it outlives its leases.
+// Whose leases these are: one a session of the plane, with its process as the parent. The plane
+// makes it, charges go to it and to its parent, and it outlives its leases.
 struct LeaseAccount {
-  std::string name;                // for messages and logs
-  uint64_t bytes_max = 0;          // 0: the parent's and the cache's global cap only
-  LeaseAccount* parent = nullptr;  // charged along; its cap holds for all its children together. No grandparents.
-  bool exempt = false;             // charged, but no cap refuses: short leases of the daemon's own copies
+  std::string name;        // for messages and logs
+  uint64_t bytes_max = 0;  // 0: the parent's and the cache's global cap only
+  LeaseAccount* parent =
+      nullptr;  // charged along; its cap holds for all its children together. No grandparents.
+  bool exempt = false;  // charged, but no cap refuses: short leases of the daemon's own copies
   // Written by the cache under its mutex; read through Cache::Stats.
   uint64_t leased_bytes = 0;
   bool quarantined = false;
@@ -83,9 +85,9 @@ struct AcquireResult {
 
 enum class PutResult : uint8_t {
   kStored = 0,
-  kExists = 1,            // published before, by anybody
-  kRejectedParent = 2,    // an earlier block of the batch was rejected
-  kRejectedNoSpace = 3,   // everything that could go is leased, or capacity is too small
+  kExists = 1,           // published before, by anybody
+  kRejectedParent = 2,   // an earlier block of the batch was rejected
+  kRejectedNoSpace = 3,  // everything that could go is leased, or capacity is too small
   kRejectedPolicy = 4,
   kRejectedInvalidated = 5,  // the namespace was invalidated meanwhile
 };
@@ -93,12 +95,13 @@ std::string_view PutResultName(PutResult result);
 
 struct PutRequest {
   NamespaceHandle ns = 0;
-  std::optional<BlockKey> parent;      // claimed parent of the first block; none: a root
-  uint32_t first_depth = 0;            // of the first block
-  std::span<const BlockKey> keys;      // one chain: each is the parent of the next
-  std::span<const std::byte* const> sources;  // block_bytes each; another process may be writing there
-  uint64_t request_id = 0;             // touches are once a (namespace, request id, block); 0: each time
-  uint32_t recompute_us = 0;           // cost of one block to the engine; 0: unknown
+  std::optional<BlockKey> parent;  // claimed parent of the first block; none: a root
+  uint32_t first_depth = 0;        // of the first block
+  std::span<const BlockKey> keys;  // one chain: each is the parent of the next
+  std::span<const std::byte* const>
+      sources;                // block_bytes each; another process may be writing there
+  uint64_t request_id = 0;    // touches are once a (namespace, request id, block); 0: each time
+  uint32_t recompute_us = 0;  // cost of one block to the engine; 0: unknown
 };
 
 struct PoolStats {
@@ -113,8 +116,10 @@ struct CacheStats {
   uint64_t namespaces = 0;
   uint64_t leases = 0, leased_bytes = 0, quarantined_bytes = 0;
   // Counters since start.
-  uint64_t lookups = 0, lookup_keys = 0, hit_blocks = 0, miss_blocks = 0;  // by Acquire: blocks asked for
-  uint64_t acquires = 0, hit_bytes = 0, lease_cap_refusals = 0, releases_unknown = 0, holds_expired = 0;
+  uint64_t lookups = 0, lookup_keys = 0, lookup_hit_keys = 0;
+  uint64_t hit_blocks = 0, miss_blocks = 0;  // of those asked for by Acquire (holds left out)
+  uint64_t acquires = 0, hit_bytes = 0, lease_cap_refusals = 0, releases_unknown = 0,
+           holds_expired = 0;
   uint64_t put_blocks[6] = {};  // by PutResult
   uint64_t put_bytes = 0, put_conflicts = 0;
   uint64_t evicted_blocks = 0, reclaimed_blocks = 0, invalidated_blocks = 0, corrupt_blocks = 0;
@@ -122,14 +127,17 @@ struct CacheStats {
 
 class Cache {
  public:
+  struct Rep;  // the state; cache_rep.h
+
   static absl::StatusOr<std::unique_ptr<Cache>> Create(const CacheOptions& options);
   ~Cache();
 
   // Random at creation: tells a daemon from its successor.
   uint64_t incarnation() const;
 
-  // Opens (or finds) the namespace of a complete descriptor (tenant and salt written by the server).
-  // InvalidArgument: a bad descriptor. AlreadyExists: same ns_id, other digest. ResourceExhausted: too many.
+  // Opens (or finds) the namespace of a complete descriptor (tenant and salt written by the
+  // server). InvalidArgument: a bad descriptor. AlreadyExists: same ns_id, other digest.
+  // ResourceExhausted: too many.
   absl::StatusOr<NamespaceInfo> OpenNamespace(const NamespaceDescriptor& descriptor);
   std::vector<NamespaceInfo> Namespaces() const;
 
@@ -137,8 +145,8 @@ class Cache {
   // REQUIRES: an open handle, keys.size() <= kMaxKeysPerCall (here and below).
   size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys);
 
-  // Leases the leading blocks found, and touches them. With `hold_nanos` > 0 the lease is a hold: it ends by itself
-  // then (ExpireHolds), and touches nothing.
+  // Leases the leading blocks found, and touches them. With `hold_nanos` > 0 the lease is a hold:
+  // it ends by itself then (ExpireHolds), and touches nothing.
   AcquireResult Acquire(NamespaceHandle ns, std::span<const BlockKey> keys, LeaseAccount* account,
                         uint64_t request_id, int64_t hold_nanos = 0);
   // False (and counted) when the account has no such lease.
@@ -156,15 +164,17 @@ class Cache {
   // One access to the leading blocks found, without a lease; returns how many.
   size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id);
 
-  // Empties the namespace at once (lookups miss when it returns; puts that began before publish nothing).
-  // Returns the blocks removed.
+  // Empties the namespace at once (lookups miss when it returns; puts that began before publish
+  // nothing). Returns the blocks removed.
   uint64_t Invalidate(NamespaceHandle ns);
   uint64_t InvalidateKeys(NamespaceHandle ns, std::span<const BlockKey> keys);
 
-  // A client found other bytes than the checksum says. Verifies here; removes and counts if it is true.
+  // A client found other bytes than the checksum says. Verifies here; removes and counts if it is
+  // true.
   bool ReportCorrupt(NamespaceHandle ns, const BlockKey& key);
 
-  // Online. Shrinking evicts what lies in the retiring chunks; leased blocks leave with their lease.
+  // Online. Shrinking evicts what lies in the retiring chunks; leased blocks leave with their
+  // lease.
   absl::Status Resize(uint64_t capacity_bytes);
 
   // The arena's chunks, for the plane that announces them.
@@ -176,11 +186,11 @@ class Cache {
   const std::byte* Data(SlotRef slot) const;
 
   CacheStats Stats() const;
-  // Walks everything and compares sums (tests and `kvarve doctor`): Internal names the first difference.
+  // Walks everything and compares sums (tests and `kvarve doctor`): Internal names the first
+  // difference.
   absl::Status CheckInvariants() const;
 
  private:
-  struct Rep;
   explicit Cache(std::unique_ptr<Rep> rep);
   std::unique_ptr<Rep> rep_;
 };

@@ -1,0 +1,333 @@
+#include "storage/cache/cache.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_format.h"
+#include "storage/base/status_macros.h"
+#include "storage/block/checksum.h"
+#include "storage/cache/cache_rep.h"
+
+namespace kvarve {
+namespace {
+
+uint64_t RandomWord() {
+  uint64_t word = 0;
+  KV_CHECK(::getrandom(&word, sizeof(word), 0) == sizeof(word));
+  return word | 1;
+}
+
+// Ids looked at in one hold of the mutex while a namespace is emptied.
+constexpr EntryId kIdsPerHold = 16384;
+
+}  // namespace
+
+Cache::Rep::Rep(const CacheOptions& options)
+    : clock(options.clock ? options.clock : SystemClock::Get()),
+      incarnation(RandomWord()),
+      index(
+          std::make_unique<Index>(options.seed ? options.seed : RandomWord(), options.max_entries)),
+      lease_bytes_max(options.lease_bytes_max),
+      capacity_bytes(options.arena.capacity_bytes) {
+  for (uint32_t i = kMaxNamespaces; i-- > 0;)
+    free_indices.push_back(static_cast<NamespaceIndex>(i));
+}
+
+NamespaceRecord& Cache::Rep::Record(NamespaceHandle handle) {
+  KV_CHECK(handle < namespaces.size());
+  return namespaces[handle];
+}
+
+uint64_t Cache::Rep::SlotBytes(const NamespaceRecord& ns) const {
+  return (ns.info.block_bytes + kSlotUnitBytes - 1) / kSlotUnitBytes * kSlotUnitBytes;
+}
+
+uint32_t Cache::Rep::GroupOf(PoolId pool, uint64_t slot_bytes) {
+  return groups.try_emplace({pool, slot_bytes}, static_cast<uint32_t>(groups.size())).first->second;
+}
+
+Cache::Cache(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+Cache::~Cache() = default;
+
+absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const CacheOptions& options) {
+  if (options.policy != "lru") {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("unknown eviction policy '%s'; known: lru", options.policy));
+  }
+  auto rep = std::make_unique<Rep>(options);
+  KV_ASSIGN_OR_RETURN(rep->arena, Arena::Create(options.arena));
+  rep->policy = NewLruPolicy();
+  return std::unique_ptr<Cache>(new Cache(std::move(rep)));
+}
+
+uint64_t Cache::incarnation() const { return rep_->incarnation; }
+
+absl::StatusOr<NamespaceInfo> Cache::OpenNamespace(const NamespaceDescriptor& descriptor) {
+  KV_RETURN_IF_ERROR(ValidateDescriptor(descriptor));
+  NamespaceInfo info;
+  info.digest = DigestOf(descriptor);
+  info.id = IdOf(info.digest);
+  info.block_bytes = descriptor.block_bytes;
+  info.key_bytes = descriptor.key_bytes;
+  info.tenant = descriptor.tenant;
+  info.model = descriptor.model;
+  MutexLock lock(&rep_->mutex);
+  Rep& r = *rep_;
+  if (auto it = r.handle_of.find(info.id); it != r.handle_of.end()) {
+    const NamespaceInfo& known = r.namespaces[it->second].info;
+    if (known.digest == info.digest) return known;
+    return absl::AlreadyExistsError(
+        "another namespace has the same first 16 bytes of its digest: change the salt");
+  }
+  if (r.free_indices.empty()) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d namespaces are open, the most there can be", kMaxNamespaces));
+  }
+  if (auto it = r.pools.find(info.tenant); it != r.pools.end()) {
+    info.pool = it->second;
+  } else {
+    info.pool = r.arena->AddPool(info.tenant);
+    r.pools.emplace(info.tenant, info.pool);
+  }
+  info.handle = static_cast<NamespaceHandle>(r.namespaces.size());
+  NamespaceRecord record;
+  record.info = info;
+  record.index = r.free_indices.back();
+  r.free_indices.pop_back();
+  r.namespaces.push_back(record);
+  r.namespaces.back().group = r.GroupOf(info.pool, r.SlotBytes(record));
+  r.handle_of.emplace(info.id, info.handle);
+  return info;
+}
+
+std::vector<NamespaceInfo> Cache::Namespaces() const {
+  MutexLock lock(&rep_->mutex);
+  std::vector<NamespaceInfo> infos;
+  for (const NamespaceRecord& record : rep_->namespaces) infos.push_back(record.info);
+  return infos;
+}
+
+size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys) {
+  KV_CHECK(keys.size() <= kMaxKeysPerCall);
+  size_t hit = 0;
+  bool more = true;
+  for (size_t begin = 0; more; begin += kKeysPerHold) {
+    MutexLock lock(&rep_->mutex);
+    const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
+    hit += rep_->index->FindPrefix(rep_->Record(ns).index, slice, nullptr);
+    more = hit == begin + slice.size() && hit < keys.size();
+    if (more) continue;
+    ++rep_->counters.lookups;
+    rep_->counters.lookup_keys += keys.size();
+    rep_->counters.lookup_hit_keys += hit;
+  }
+  return hit;
+}
+
+size_t Cache::Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id) {
+  KV_CHECK(keys.size() <= kMaxKeysPerCall);
+  std::array<EntryId, kKeysPerHold> ids;
+  size_t hit = 0;
+  bool more = true;
+  for (size_t begin = 0; more; begin += kKeysPerHold) {
+    MutexLock lock(&rep_->mutex);
+    const NamespaceRecord& record = rep_->Record(ns);
+    const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
+    const size_t found = rep_->index->FindPrefix(record.index, slice, ids.data());
+    rep_->TouchFound(record, std::span(ids.data(), found), request_id);
+    hit += found;
+    more = found == slice.size() && hit < keys.size();
+  }
+  return hit;
+}
+
+// The namespace gets a new dense index at once, so that nothing old can be found; the old entries
+// then go in slices.
+uint64_t Cache::Invalidate(NamespaceHandle ns) {
+  Rep& r = *rep_;
+  NamespaceIndex old = 0;
+  uint64_t removed = 0;
+  EntryId end = 0;
+  const auto remove_slice = [&](EntryId begin, EntryId slice_end) {
+    r.index->ForEachRange(begin, slice_end, old, [&](EntryId id) {
+      r.Remove(id);
+      ++removed;
+    });
+  };
+  {
+    MutexLock lock(&r.mutex);
+    NamespaceRecord& record = r.Record(ns);
+    old = record.index;
+    ++record.epoch;
+    end = r.index->capacity_ids();
+    if (r.free_indices
+            .empty()) {  // no second index to go on with: empty this one while nobody looks
+      remove_slice(0, end);
+      r.counters.invalidated_blocks += removed;
+      return removed;
+    }
+    record.index = r.free_indices.back();
+    r.free_indices.pop_back();
+  }
+  for (EntryId begin = 0; begin < end;) {
+    const EntryId slice_end = end - begin > kIdsPerHold ? begin + kIdsPerHold : end;
+    MutexLock lock(&r.mutex);
+    remove_slice(begin, slice_end);
+    begin = slice_end;
+  }
+  MutexLock lock(&r.mutex);
+  r.free_indices.insert(r.free_indices.begin(), old);  // used again as late as possible
+  r.counters.invalidated_blocks += removed;
+  return removed;
+}
+
+uint64_t Cache::InvalidateKeys(NamespaceHandle ns, std::span<const BlockKey> keys) {
+  KV_CHECK(keys.size() <= kMaxKeysPerCall);
+  uint64_t removed = 0;
+  for (size_t begin = 0; begin < keys.size(); begin += kKeysPerHold) {
+    MutexLock lock(&rep_->mutex);
+    for (const BlockKey& key : keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin))) {
+      const EntryId id = rep_->index->Find(rep_->Record(ns).index, key);
+      if (id == kNoEntry) continue;
+      rep_->Remove(id);
+      ++removed;
+      ++rep_->counters.invalidated_blocks;
+    }
+  }
+  return removed;
+}
+
+bool Cache::ReportCorrupt(NamespaceHandle ns, const BlockKey& key) {
+  Rep& r = *rep_;
+  EntryId id = kNoEntry;
+  NamespaceInfo info;
+  SlotRef slot;
+  uint64_t checksum = 0;
+  {
+    MutexLock lock(&r.mutex);
+    const NamespaceRecord& record = r.Record(ns);
+    info = record.info;
+    id = r.index->Find(record.index, key);
+    if (id == kNoEntry || !r.LeaseEntry(id)) return false;
+    slot = SlotRef{r.index->Get(id).slot};  // the lease keeps both as they are
+    checksum = r.index->Get(id).checksum;
+  }
+  const uint64_t seed = ChecksumSeed(info.id, key, info.block_bytes);
+  const bool corrupt = BlockChecksum(seed, r.arena->Data(slot), info.block_bytes) != checksum;
+  MutexLock lock(&r.mutex);
+  if (corrupt && r.index->Get(id).live) {
+    r.Remove(id);
+    ++r.counters.corrupt_blocks;
+  }
+  r.UnleaseEntry(id);
+  return corrupt;
+}
+
+absl::Status Cache::Resize(uint64_t capacity_bytes) {
+  std::vector<std::pair<uint64_t, std::vector<uint32_t>>> retiring;  // chunk id, owners
+  {
+    MutexLock lock(&rep_->mutex);
+    KV_ASSIGN_OR_RETURN(const std::vector<uint32_t> chunks,
+                        rep_->arena->SetCapacity(capacity_bytes));
+    rep_->capacity_bytes = capacity_bytes;
+    for (uint32_t chunk : chunks) {
+      retiring.emplace_back(rep_->arena->ChunkId(SlotRef::Of(chunk, 0)),
+                            rep_->arena->OwnersInChunk(chunk));
+    }
+  }
+  uint64_t removed = 0;
+  for (const auto& [chunk_id, owners] : retiring) removed += rep_->RemoveOwners(owners, chunk_id);
+  MutexLock lock(&rep_->mutex);
+  rep_->counters.evicted_blocks += removed;
+  return absl::OkStatus();
+}
+
+uint64_t Cache::chunk_epoch() const { return rep_->arena->chunk_epoch(); }
+
+std::vector<ChunkInfo> Cache::Chunks(PoolId pool) const {
+  MutexLock lock(&rep_->mutex);
+  return rep_->arena->Chunks(pool);
+}
+
+std::vector<ChunkInfo> Cache::DroppedChunks() const {
+  MutexLock lock(&rep_->mutex);
+  return rep_->arena->Dropped();
+}
+
+void Cache::ForgetDropped(uint64_t chunk_id) {
+  MutexLock lock(&rep_->mutex);
+  rep_->arena->ForgetDropped(chunk_id);
+}
+
+const std::byte* Cache::Data(SlotRef slot) const { return rep_->arena->Data(slot); }
+
+CacheStats Cache::Stats() const {
+  MutexLock lock(&rep_->mutex);
+  CacheStats stats = rep_->counters;
+  stats.arena = rep_->arena->Stats();
+  stats.index = rep_->index->Stats();
+  stats.policy_bytes = rep_->policy->MemoryBytes();
+  stats.namespaces = rep_->namespaces.size();
+  stats.leases = rep_->leases.size();
+  stats.leased_bytes = rep_->leased_bytes;
+  stats.quarantined_bytes = rep_->quarantined_bytes;
+  for (const auto& [tenant, pool] : rep_->pools) {
+    PoolStats& of = stats.pools.emplace_back();
+    of.tenant = tenant;
+    const PoolUsage usage = rep_->arena->Usage(pool);
+    of.chunk_bytes = usage.chunk_bytes;
+    of.used_bytes = usage.used_bytes;
+  }
+  return stats;
+}
+
+namespace {
+
+absl::Status Differs(std::string_view what, uint64_t a, uint64_t b) {
+  return absl::InternalError(absl::StrFormat("%s: %d and %d differ", std::string(what), a, b));
+}
+
+}  // namespace
+
+absl::Status Cache::CheckInvariants() const {
+  MutexLock lock(&rep_->mutex);
+  const Rep& r = *rep_;
+  absl::flat_hash_map<EntryId, uint64_t> holds, children;
+  uint64_t lease_bytes = 0;
+  for (const auto& [id, lease] : r.leases) {
+    for (EntryId entry : lease.entries) ++holds[entry];
+    lease_bytes += lease.bytes;
+  }
+  if (lease_bytes != r.leased_bytes) return Differs("leased bytes", lease_bytes, r.leased_bytes);
+  uint64_t live = 0, doomed = 0;
+  for (EntryId id = 0; id < r.index->capacity_ids(); ++id) {
+    const IndexEntry& entry = r.index->Get(id);
+    if (!entry.used) continue;
+    ++(entry.live ? live : doomed);
+    if (r.arena->Owner(SlotRef{entry.slot}) != id)
+      return Differs("owner of a slot", r.arena->Owner(SlotRef{entry.slot}), id);
+    // Guards of puts in progress come on top.
+    if (entry.leases < holds[id]) return Differs("leases of an entry", entry.leases, holds[id]);
+    if (r.reserved_slots == 0 && entry.leases != holds[id])
+      return Differs("leases at rest", entry.leases, holds[id]);
+    if (entry.live && entry.parent != kNoEntry) ++children[entry.parent];
+  }
+  for (const auto& [parent, count] : children) {
+    const IndexEntry& entry = r.index->Get(parent);
+    if (entry.used && entry.live && entry.children > count)
+      return Differs("children", entry.children, count);
+  }
+  const IndexStats stats = r.index->Stats();
+  if (stats.entries != live) return Differs("live entries", stats.entries, live);
+  if (stats.doomed != doomed) return Differs("doomed entries", stats.doomed, doomed);
+  const ArenaStats arena = r.arena->Stats();
+  if (arena.chunk_bytes > std::max(arena.capacity_bytes, r.capacity_bytes) && r.leases.empty() &&
+      arena.draining_bytes == 0) {
+    return Differs("chunk bytes over capacity", arena.chunk_bytes, arena.capacity_bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvarve

@@ -1,0 +1,127 @@
+// The cache's state and the steps that its operations share. Private to storage/cache.
+//
+// Invariants, all under `mutex`:
+//  * a live entry's slot is in use and owned by the entry; a slot in use without owner belongs to a
+//  put in progress;
+//  * an entry is evictable (and the policy knows) exactly when it is live, has no children and no
+//  leases;
+//  * entry.leases = leases in `leases` that name it + guards of puts in progress.
+// THREADS: every method REQUIRES `mutex` unless it says otherwise.
+#ifndef KVARVE_STORAGE_CACHE_CACHE_REP_H_
+#define KVARVE_STORAGE_CACHE_CACHE_REP_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "storage/arena/arena.h"
+#include "storage/base/mutex.h"
+#include "storage/cache/cache.h"
+#include "storage/index/index.h"
+#include "storage/policy/eviction_policy.h"
+
+namespace kvarve {
+
+// Which blocks of a request were touched already: a direct-mapped table, so a request that is
+// pushed out is merely touched once more.
+class TouchTable {
+ public:
+  // True when the block at `depth` was not touched before for (ns, request). `request` 0 is always
+  // new.
+  bool IsNew(NamespaceIndex ns, uint64_t request, uint32_t depth) const;
+  void Touched(NamespaceIndex ns, uint64_t request, uint32_t depth_end);
+
+ private:
+  static constexpr size_t kSlots = 16384;
+  struct Slot {
+    uint64_t tag = 0;
+    uint32_t depth_end = 0;
+  };
+  static uint64_t Tag(NamespaceIndex ns, uint64_t request);
+  std::vector<Slot> slots_ = std::vector<Slot>(kSlots);
+};
+
+struct NamespaceRecord {
+  NamespaceInfo info;
+  NamespaceIndex index = 0;  // the entries' namespace; a new one after Invalidate
+  uint32_t epoch = 0;        // counts invalidations
+  uint32_t group = 0;        // the policy's
+};
+
+struct Lease {
+  LeaseAccount* account = nullptr;
+  std::vector<EntryId> entries;
+  uint64_t bytes = 0;
+  int64_t hold_until = 0;  // 0: a lease, not a hold
+};
+
+struct Cache::Rep {
+  explicit Rep(const CacheOptions& options);
+
+  // ---- room.cc
+  // Up to `count` slots, evicting as needed; appends to `slots`.
+  void AllocateWithRoom(const NamespaceRecord& ns, size_t count, std::vector<SlotRef>* slots);
+  // Makes progress towards a free slot of `ns`: false when nothing more can go.
+  bool MakeRoom(const NamespaceRecord& ns);
+  bool StealChunk(PoolId pool);
+  bool ReclaimExtentOf(EntryId victim);
+  EntryId OldestVictim(PoolId pool, uint32_t except_group);
+  // Takes a live entry out; frees its slot unless leased.
+  void Remove(EntryId id);
+  // Removes the live entries among `owners` whose slot lies in chunk `chunk_id`, slice by slice;
+  // takes the mutex itself.
+  uint64_t RemoveOwners(const std::vector<uint32_t>& owners, uint64_t chunk_id);
+
+  // ---- leases.cc
+  bool FitsCaps(const LeaseAccount& account, uint64_t bytes) const;
+  void Charge(LeaseAccount* account, uint64_t bytes);
+  void Discharge(LeaseAccount* account, uint64_t bytes);
+  bool LeaseEntry(EntryId id);
+  void UnleaseEntry(EntryId id);
+  // Takes a lease out of the tables; the caller unleases its entries in slices.
+  std::vector<EntryId> TakeLease(LeaseId id);
+  void UnleaseInSlices(const std::vector<EntryId>& entries);  // takes the mutex itself
+  void TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids, uint64_t request_id);
+
+  NamespaceRecord& Record(NamespaceHandle handle);
+  uint64_t SlotBytes(const NamespaceRecord& ns) const;
+  uint32_t GroupOf(PoolId pool, uint64_t slot_bytes);
+
+  const Clock* clock;
+  uint64_t incarnation;
+  mutable Mutex mutex;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<Index> index;
+  std::unique_ptr<EvictionPolicy> policy;
+
+  std::vector<NamespaceRecord> namespaces;
+  std::map<NamespaceId, NamespaceHandle> handle_of;
+  std::vector<NamespaceIndex> free_indices;
+  std::map<std::string, PoolId> pools;  // by tenant
+  std::map<std::pair<PoolId, uint64_t>, uint32_t>
+      groups;  // (pool, slot bytes) -> the policy's group
+
+  absl::flat_hash_map<LeaseId, Lease> leases;
+  absl::flat_hash_map<LeaseAccount*, absl::flat_hash_set<LeaseId>> leases_of;
+  std::priority_queue<std::pair<int64_t, LeaseId>, std::vector<std::pair<int64_t, LeaseId>>,
+                      std::greater<>>
+      holds;
+  LeaseId next_lease = 1;
+  uint64_t lease_bytes_max = 0;  // 0: half of the capacity
+  uint64_t capacity_bytes = 0;
+  uint64_t leased_bytes = 0;  // all accounts
+  uint64_t quarantined_bytes = 0;
+  uint64_t reserved_slots = 0;  // of puts in progress
+  TouchTable touches;
+  CacheStats counters;  // only the counter fields
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_STORAGE_CACHE_CACHE_REP_H_

@@ -1,0 +1,211 @@
+// Leases and holds: what keeps a slot's memory from reuse.
+#include <algorithm>
+#include <array>
+
+#include "storage/base/status_macros.h"
+#include "storage/cache/cache_rep.h"
+
+namespace kvarve {
+
+bool TouchTable::IsNew(NamespaceIndex ns, uint64_t request, uint32_t depth) const {
+  if (request == 0) return true;
+  const uint64_t tag = Tag(ns, request);
+  const Slot& slot = slots_[tag % kSlots];
+  return slot.tag != tag || depth >= slot.depth_end;
+}
+
+void TouchTable::Touched(NamespaceIndex ns, uint64_t request, uint32_t depth_end) {
+  if (request == 0) return;
+  const uint64_t tag = Tag(ns, request);
+  Slot& slot = slots_[tag % kSlots];
+  if (slot.tag != tag) slot = {tag, 0};
+  slot.depth_end = std::max(slot.depth_end, depth_end);
+}
+
+uint64_t TouchTable::Tag(NamespaceIndex ns, uint64_t request) {
+  uint64_t x = (request ^ (uint64_t{ns} << 48)) * 0x9E3779B97F4A7C15ull;
+  x ^= x >> 32;
+  return x == 0 ? 1 : x;
+}
+
+bool Cache::Rep::FitsCaps(const LeaseAccount& account, uint64_t bytes) const {
+  const auto fits = [bytes](const LeaseAccount& of) {
+    return of.bytes_max == 0 || of.leased_bytes + bytes <= of.bytes_max;
+  };
+  return fits(account) && (account.parent == nullptr || fits(*account.parent));
+}
+
+void Cache::Rep::Charge(LeaseAccount* account, uint64_t bytes) {
+  leased_bytes += bytes;
+  account->leased_bytes += bytes;
+  if (account->parent != nullptr) account->parent->leased_bytes += bytes;
+  if (account->quarantined) quarantined_bytes += bytes;
+}
+
+void Cache::Rep::Discharge(LeaseAccount* account, uint64_t bytes) {
+  leased_bytes -= bytes;
+  account->leased_bytes -= bytes;
+  if (account->parent != nullptr) account->parent->leased_bytes -= bytes;
+  if (account->quarantined) quarantined_bytes -= bytes;
+}
+
+bool Cache::Rep::LeaseEntry(EntryId id) {
+  const bool first = index->Get(id).leases == 0;
+  if (!index->Lease(id).ok()) return false;
+  if (first && index->IsLeaf(id)) policy->OnEvictable(id, false);
+  return true;
+}
+
+void Cache::Rep::UnleaseEntry(EntryId id) {
+  if (index->Unlease(id) > 0) return;
+  const IndexEntry& entry = index->Get(id);
+  if (entry.live) {
+    if (index->IsLeaf(id)) policy->OnEvictable(id, true);
+    return;
+  }
+  arena->Free(SlotRef{entry.slot});
+  index->Erase(id);
+}
+
+std::vector<EntryId> Cache::Rep::TakeLease(LeaseId id) {
+  auto it = leases.find(id);
+  KV_CHECK(it != leases.end());
+  Lease lease = std::move(it->second);
+  leases.erase(it);
+  auto of = leases_of.find(lease.account);
+  of->second.erase(id);
+  if (of->second.empty()) leases_of.erase(of);
+  Discharge(lease.account, lease.bytes);
+  return std::move(lease.entries);
+}
+
+void Cache::Rep::UnleaseInSlices(const std::vector<EntryId>& entries) {
+  for (size_t begin = 0; begin < entries.size(); begin += kKeysPerHold) {
+    MutexLock lock(&mutex);
+    const size_t end = std::min(begin + kKeysPerHold, entries.size());
+    for (size_t i = begin; i < end; ++i) UnleaseEntry(entries[i]);
+  }
+}
+
+void Cache::Rep::TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids,
+                            uint64_t request_id) {
+  uint32_t depth_end = 0;
+  for (size_t i = ids.size(); i-- > 0;) {  // deepest first: the root ends up most recent
+    const uint32_t depth = index->Get(ids[i]).depth;
+    if (!touches.IsNew(ns.index, request_id, depth)) continue;
+    policy->OnTouch(ids[i]);
+    depth_end = std::max(depth_end, depth + 1);
+  }
+  if (depth_end > 0) touches.Touched(ns.index, request_id, depth_end);
+}
+
+AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> keys,
+                             LeaseAccount* account, uint64_t request_id, int64_t hold_nanos) {
+  KV_CHECK(keys.size() <= kMaxKeysPerCall);
+  AcquireResult result;
+  std::vector<EntryId> leased;
+  std::array<EntryId, kKeysPerHold> ids;
+  Rep& r = *rep_;
+  bool more = true;
+  for (size_t begin = 0; begin < keys.size() && more; begin += kKeysPerHold) {
+    MutexLock lock(&r.mutex);
+    const NamespaceRecord& ns = r.Record(handle);
+    const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
+    const size_t found = r.index->FindPrefix(ns.index, slice, ids.data());
+    const uint64_t bytes = r.SlotBytes(ns);
+    const uint64_t cap = r.lease_bytes_max ? r.lease_bytes_max : r.capacity_bytes / 2;
+    size_t granted = 0;
+    for (; granted < found; ++granted) {
+      const bool fits =
+          account->exempt || (r.leased_bytes + bytes <= cap && r.FitsCaps(*account, bytes));
+      if (!fits || !r.LeaseEntry(ids[granted])) {
+        result.over_lease_cap = true;
+        ++r.counters.lease_cap_refusals;
+        break;
+      }
+      r.Charge(account, bytes);
+      const IndexEntry& entry = r.index->Get(ids[granted]);
+      const SlotRef slot{entry.slot};
+      result.grants.push_back({slot, r.arena->ChunkId(slot), slot.offset(), entry.checksum});
+    }
+    if (hold_nanos == 0) {
+      r.TouchFound(ns, std::span(ids.data(), granted), request_id);
+      r.counters.hit_blocks += granted;
+      r.counters.hit_bytes += granted * ns.info.block_bytes;
+    }
+    leased.insert(leased.end(), ids.begin(), ids.begin() + granted);
+    more = granted == slice.size();
+  }
+  MutexLock lock(&r.mutex);
+  const NamespaceRecord& ns = r.Record(handle);
+  if (hold_nanos == 0) {
+    ++r.counters.acquires;
+    r.counters.miss_blocks += keys.size() - leased.size();
+  }
+  if (leased.empty()) return result;
+  result.lease = r.next_lease++;
+  Lease lease{account, std::move(leased), 0, 0};
+  lease.bytes = lease.entries.size() * r.SlotBytes(ns);
+  if (hold_nanos > 0) {
+    lease.hold_until = r.clock->NowNanos() + hold_nanos;
+    r.holds.emplace(lease.hold_until, result.lease);
+  }
+  r.leases_of[account].insert(result.lease);
+  r.leases.emplace(result.lease, std::move(lease));
+  return result;
+}
+
+bool Cache::Release(LeaseId lease, LeaseAccount* account) {
+  std::vector<EntryId> entries;
+  {
+    MutexLock lock(&rep_->mutex);
+    auto it = rep_->leases.find(lease);
+    if (it == rep_->leases.end() || it->second.account != account) {
+      ++rep_->counters.releases_unknown;
+      return false;
+    }
+    entries = rep_->TakeLease(lease);
+  }
+  rep_->UnleaseInSlices(entries);
+  return true;
+}
+
+void Cache::ReleaseAll(LeaseAccount* account) {
+  std::vector<EntryId> entries;
+  {
+    MutexLock lock(&rep_->mutex);
+    auto it = rep_->leases_of.find(account);
+    if (it == rep_->leases_of.end()) return;
+    const std::vector<LeaseId> ids(it->second.begin(), it->second.end());
+    for (LeaseId id : ids) {
+      std::vector<EntryId> of = rep_->TakeLease(id);
+      entries.insert(entries.end(), of.begin(), of.end());
+    }
+  }
+  rep_->UnleaseInSlices(entries);
+}
+
+void Cache::Quarantine(LeaseAccount* account) {
+  MutexLock lock(&rep_->mutex);
+  if (std::exchange(account->quarantined, true)) return;
+  rep_->quarantined_bytes += account->leased_bytes;
+}
+
+void Cache::ExpireHolds() {
+  while (true) {
+    std::vector<EntryId> entries;
+    {
+      MutexLock lock(&rep_->mutex);
+      auto& holds = rep_->holds;
+      if (holds.empty() || holds.top().first > rep_->clock->NowNanos()) return;
+      const LeaseId id = holds.top().second;
+      holds.pop();
+      if (!rep_->leases.contains(id)) continue;  // released early
+      ++rep_->counters.holds_expired;
+      entries = rep_->TakeLease(id);
+    }
+    rep_->UnleaseInSlices(entries);
+  }
+}
+
+}  // namespace kvarve

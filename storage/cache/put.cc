@@ -1,0 +1,206 @@
+// Put-if-absent: reserve under the mutex, copy without it, publish under it.
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_format.h"
+#include "storage/base/status_macros.h"
+#include "storage/block/checksum.h"
+#include "storage/cache/cache_rep.h"
+
+namespace kvarve {
+namespace {
+
+// Blocks reserved together: enough for long runs, few enough that a big put does not empty the
+// arena at once.
+constexpr size_t kGroupBlocksMax = 64;
+constexpr uint64_t kGroupBytesMax = 32ull << 20;
+
+enum class Step : uint8_t { kCopy, kDone };
+
+// One call of Put. Keeps the chain's deepest known block leased (the guard), so that making room
+// for the next blocks never takes the ones before them.
+class PutCall {
+ public:
+  PutCall(Cache::Rep* rep, const PutRequest& request, std::span<PutResult> results)
+      : r_(*rep), request_(request), results_(results) {}
+
+  void Run() {
+    {
+      MutexLock lock(&r_.mutex);
+      ns_ = r_.Record(request_.ns);  // a snapshot: sizes never change, epoch tells an invalidation
+      if (request_.parent) MoveGuard(r_.index->Find(ns_.index, *request_.parent));
+    }
+    const size_t group =
+        std::clamp<size_t>(kGroupBytesMax / ns_.info.block_bytes, 1, kGroupBlocksMax);
+    size_t begin = 0;
+    while (begin < results_.size()) {
+      const size_t end = std::min(begin + group, results_.size());
+      const size_t reserved = Reserve(begin, end);
+      Copy(begin, reserved);
+      begin = Publish(begin, reserved);
+      if (begin < end) {
+        results_[begin] = failure_;
+        std::fill(results_.begin() + begin + 1, results_.end(), PutResult::kRejectedParent);
+        break;
+      }
+    }
+    MutexLock lock(&r_.mutex);
+    MoveGuard(kNoEntry);
+    for (PutResult result : results_) ++r_.counters.put_blocks[static_cast<int>(result)];
+  }
+
+ private:
+  // Finds out which blocks exist and takes slots for the others. Returns the end of what can go on;
+  // before `end`, failure_ says why.
+  size_t Reserve(size_t begin, size_t end) {
+    MutexLock lock(&r_.mutex);
+    slots_.clear();
+    steps_.assign(end - begin, Step::kCopy);
+    if (!Current()) {
+      failure_ = PutResult::kRejectedInvalidated;
+      return begin;
+    }
+    size_t missing = 0;
+    for (size_t i = begin; i < end; ++i) {
+      const EntryId id = r_.index->Find(ns_.index, request_.keys[i]);
+      if (id == kNoEntry) {
+        ++missing;
+        continue;
+      }
+      Exists(i, id, begin);
+    }
+    r_.AllocateWithRoom(ns_, missing, &slots_);
+    if (slots_.size() == missing) return end;
+    failure_ = PutResult::kRejectedNoSpace;
+    size_t have = slots_.size();
+    size_t stop = begin;
+    for (; stop < end; ++stop) {
+      if (steps_[stop - begin] == Step::kCopy && have-- == 0) break;
+    }
+    return stop;
+  }
+
+  void Copy(size_t begin, size_t end) {
+    checksums_.assign(end - begin, 0);
+    size_t slot = 0;
+    for (size_t i = begin; i < end; ++i) {
+      if (steps_[i - begin] != Step::kCopy) continue;
+      const uint64_t seed = ChecksumSeed(ns_.info.id, request_.keys[i], ns_.info.block_bytes);
+      checksums_[i - begin] = CopyAndChecksum(r_.arena->Data(slots_[slot++]), request_.sources[i],
+                                              ns_.info.block_bytes, seed);
+    }
+  }
+
+  // Returns the end of what was published or found to exist; before `end`, failure_ says why.
+  size_t Publish(size_t begin, size_t end) {
+    MutexLock lock(&r_.mutex);
+    r_.reserved_slots -= slots_.size();
+    size_t slot = 0;
+    size_t i = begin;
+    for (; i < end; ++i) {
+      if (!Current()) {
+        failure_ = PutResult::kRejectedInvalidated;
+        break;
+      }
+      if (steps_[i - begin] != Step::kCopy) continue;
+      if (!PublishOne(i, slots_[slot], checksums_[i - begin], begin)) {
+        failure_ = PutResult::kRejectedNoSpace;
+        break;
+      }
+      ++slot;
+    }
+    for (; slot < slots_.size(); ++slot) r_.arena->Free(slots_[slot]);
+    return i;
+  }
+
+  bool PublishOne(size_t i, SlotRef slot, uint64_t checksum, size_t begin) {
+    const EntryId found = r_.index->Find(ns_.index, request_.keys[i]);
+    if (found != kNoEntry) {  // another put was first
+      if (r_.index->Get(found).checksum != checksum) ++r_.counters.put_conflicts;
+      r_.arena->Free(slot);
+      Exists(i, found, begin);
+      return true;
+    }
+    const BlockKey* parent = i > 0             ? &request_.keys[i - 1]
+                             : request_.parent ? &*request_.parent
+                                               : nullptr;
+    const uint32_t depth = request_.first_depth + static_cast<uint32_t>(i);
+    auto id = r_.index->Insert(ns_.index, request_.keys[i], parent, depth, slot.packed, checksum);
+    if (!id.ok()) return false;  // the index is full; the slot is freed by the caller
+    r_.arena->SetOwner(slot, *id);
+    const IndexEntry& entry = r_.index->Get(*id);
+    r_.policy->OnInsert(*id, {depth, ns_.info.block_bytes, request_.recompute_us, ns_.group},
+                        /*evictable=*/true);
+    if (entry.parent != kNoEntry && r_.index->Get(entry.parent).children == 1 &&
+        r_.index->Get(entry.parent).leases == 0) {
+      r_.policy->OnEvictable(entry.parent, false);
+    }
+    r_.touches.Touched(ns_.index, request_.request_id, depth + 1);
+    results_[i] = PutResult::kStored;
+    r_.counters.put_bytes += ns_.info.block_bytes;
+    MoveGuard(*id);
+    return true;
+  }
+
+  void Exists(size_t i, EntryId id, size_t begin) {
+    results_[i] = PutResult::kExists;
+    steps_[i - begin] = Step::kDone;
+    r_.TouchFound(ns_, std::span(&id, 1), request_.request_id);
+    MoveGuard(id);
+  }
+
+  void MoveGuard(EntryId id) {
+    const EntryId old = std::exchange(guard_, kNoEntry);
+    if (id != kNoEntry && r_.LeaseEntry(id)) guard_ = id;
+    if (old != kNoEntry) r_.UnleaseEntry(old);
+  }
+
+  bool Current() const { return r_.namespaces[request_.ns].epoch == ns_.epoch; }
+
+  Cache::Rep& r_;
+  const PutRequest& request_;
+  std::span<PutResult> results_;
+  NamespaceRecord ns_;
+  EntryId guard_ = kNoEntry;
+  std::vector<SlotRef> slots_;  // of this group, in the order of its blocks to copy
+  std::vector<Step> steps_;
+  std::vector<uint64_t> checksums_;
+  PutResult failure_ = PutResult::kRejectedNoSpace;
+};
+
+}  // namespace
+
+std::string_view PutResultName(PutResult result) {
+  switch (result) {
+    case PutResult::kStored:
+      return "stored";
+    case PutResult::kExists:
+      return "exists";
+    case PutResult::kRejectedParent:
+      return "rejected(parent)";
+    case PutResult::kRejectedNoSpace:
+      return "rejected(no space)";
+    case PutResult::kRejectedPolicy:
+      return "rejected(policy)";
+    case PutResult::kRejectedInvalidated:
+      return "rejected(invalidated)";
+  }
+  return "unknown";
+}
+
+absl::Status Cache::Put(const PutRequest& request, std::span<PutResult> results) {
+  if (request.keys.size() != results.size() || request.keys.size() != request.sources.size() ||
+      request.keys.size() > kMaxKeysPerCall) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "put of %d keys with %d sources and %d results: they must be as many, at most %d",
+        request.keys.size(), request.sources.size(), results.size(), kMaxKeysPerCall));
+  }
+  if (request.first_depth + request.keys.size() > kMaxDepth) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("depth %d is over %d", request.first_depth, kMaxDepth));
+  }
+  PutCall(rep_.get(), request, results).Run();
+  return absl::OkStatus();
+}
+
+}  // namespace kvarve
