@@ -130,6 +130,21 @@ TEST(ChunkMemoryTest, MissingHugePagesFallBack) {
   EXPECT_EQ(0u, ResidentBytes((*memory)->fd()->get()));
 }
 
+TEST(ChunkMemoryTest, ReservedHugePagesAreUsedAndSealedAlike) {
+  std::ifstream meminfo("/proc/meminfo");
+  uint64_t free_pages = 0;
+  for (std::string line; std::getline(meminfo, line);) {
+    if (line.rfind("HugePages_Free:", 0) == 0) free_pages = std::stoull(line.substr(15));
+  }
+  if (free_pages < kBytes >> 21) GTEST_SKIP() << "no reserved huge pages (vm.nr_hugepages)";
+  auto memory = ChunkMemory::Create("chunk-test", kBytes, /*hugetlb=*/true);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(2u << 20, (*memory)->page_bytes());
+  ExpectNoWayToWrite((*memory)->fd()->get());
+  (*memory)->base()[kBytes - 1] = std::byte{3};
+  EXPECT_TRUE((*memory)->Populate(0, kBytes));
+}
+
 TEST(ChunkMemoryTest, PopulateTouchesTheRangeAndKeepsTheBytes) {
   auto memory = MakeChunk();
   EXPECT_EQ(0u, ResidentBytes(memory->fd()->get()));
