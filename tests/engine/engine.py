@@ -8,6 +8,7 @@ import dataclasses
 import gc
 import hashlib
 import os
+import time
 
 os.environ.update({
     "HF_HUB_OFFLINE": "1",
@@ -19,6 +20,7 @@ os.environ.update({
 })
 
 import torch  # noqa: E402
+from kvarve._native import ChainHasher  # noqa: E402
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
 from vllm.distributed.kv_transfer import get_kv_transfer_group  # noqa: E402
@@ -29,6 +31,7 @@ SMOLLM2 = os.path.join(MODELS, "smollm2-135m")
 GEMMA3 = os.path.join(MODELS, "gemma3-270m")
 PAGE_TOKENS = 128
 STEPS_MAX = 200_000
+SAVE_SECONDS_MAX = 30
 
 
 @dataclasses.dataclass
@@ -78,10 +81,11 @@ class Engine:
     # ---- requests
 
     def submit(self, prompt, *, max_tokens: int = 16, prompt_fields: dict | None = None, skip_read: bool = False,
-               skip_write: bool = False, report: bool = False, **sampling) -> str:
+               skip_write: bool = False, report: bool = False, fault: dict | None = None, **sampling) -> str:
         """Adds a request and returns its id; `prompt` is token ids or a prompt dictionary."""
-        transfer = {name: True for name, wanted in (("kvarve.skip_read", skip_read), ("kvarve.skip_write", skip_write),
-                                                    ("report", report)) if wanted}
+        wishes = {"kvarve.skip_read": skip_read, "kvarve.skip_write": skip_write, "kvarve.report": report,
+                  "kvarve.fault": fault}
+        transfer = {name: value for name, value in wishes.items() if value}
         fields = dict(temperature=0, max_tokens=max_tokens, ignore_eos=True, logprobs=5)
         fields.update(sampling)
         if transfer:
@@ -108,6 +112,10 @@ class Engine:
     def ask(self, prompt, **fields) -> Answer:
         """One request, alone in the engine."""
         return self.run([self.submit(prompt, **fields)])[0]
+
+    def ask_cold(self, prompt, **fields) -> Answer:
+        """What the engine answers without the cache: the oracle of every comparison."""
+        return self.ask(prompt, skip_read=True, skip_write=True, **fields)
 
     def abort(self, request_id: str) -> None:
         self.llm.llm_engine.abort_request([request_id], internal=True)
@@ -143,6 +151,34 @@ class Engine:
     def free_pages(self) -> int:
         return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
+    # ---- what lies in kvarve
+
+    def wait_saved(self) -> None:
+        """Until no save is pending."""
+        deadline = time.monotonic() + SAVE_SECONDS_MAX
+        while self.worker_half.worker.engine.pending_saves:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"saves are still pending after {SAVE_SECONDS_MAX} s")
+            time.sleep(0.002)
+
+    def chain_keys(self, tokens: list[int], cache_salt: str | None = None):
+        scheduler = self.scheduler_half.scheduler
+        hasher = ChainHasher(scheduler.tokens, [f"cache_salt={cache_salt}"] if cache_salt else [])
+        hasher.extend(list(tokens))
+        return hasher.keys(0, hasher.blocks)
+
+    def stored_blocks(self, tokens: list[int], cache_salt: str | None = None) -> list[bytes]:
+        """The leading blocks of `tokens` that kvarve holds for this engine, as it holds them."""
+        self.wait_saved()
+        (space,) = self.scheduler_half.scheduler.spaces
+        return space.get(self.chain_keys(tokens, cache_salt))
+
+    def invalidate(self) -> None:
+        """Empties this engine's namespace."""
+        self.wait_saved()
+        for space in self.scheduler_half.scheduler.spaces:
+            space.invalidate()
+
     # ---- the connector's two halves
 
     @property
@@ -152,6 +188,10 @@ class Engine:
     @property
     def worker_half(self):
         return get_kv_transfer_group()
+
+    def metric(self, name: str) -> float:
+        """A counter or gauge of vLLM's own registry, summed over its labels."""
+        return sum(metric.value for metric in self.llm.get_metrics() if metric.name == name)
 
     @property
     def tokenizer(self):

@@ -1,0 +1,120 @@
+"""kvarved dies, hangs, restarts, comes late: no request fails, none waits long, and hits come back."""
+import os
+import time
+
+import pytest
+
+from compare import assert_same_answer
+from daemon import Daemon
+
+BLOCK, TAIL, CLIENTS = 128, 32, 4
+PAUSE_SECONDS = 30 if os.environ.get("KVARVE_TEST_LONG") else 8
+RECOVERY_SECONDS_MAX = 20  # generous: two engines may share the cores; what it took is printed
+
+
+@pytest.fixture
+def own_daemon():
+    daemon = Daemon(capacity="1GiB")
+    yield daemon
+    daemon.close()
+
+
+def lookup_ms(answer) -> float:
+    return answer.report["kvarve.report"]["lookup_ms"]
+
+
+def wait_for_hits(engine, prompt) -> float:
+    """Asks until the prompt is loaded; seconds since the call."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < RECOVERY_SECONDS_MAX:
+        if engine.ask(prompt, max_tokens=1).loaded:
+            return time.monotonic() - begin
+        engine.wait_saved()
+        time.sleep(0.05)
+    raise AssertionError(f"no hit {RECOVERY_SECONDS_MAX} s after recovery")
+
+
+def ask_together(engine, asked, **fields):
+    """Four requests at once; none may fail."""
+    answers = engine.run([engine.submit(prompt, report=True, **fields) for prompt in asked])
+    assert [answer.finish_reason for answer in answers] == ["length"] * len(asked)
+    return answers
+
+
+def test_engine_starts_before_the_daemon(start, own_daemon, prompts):
+    engine = start({"endpoint": own_daemon.endpoint})
+    prompt = prompts.take(2 * BLOCK + TAIL)
+    alone = engine.ask(prompt, report=True)
+    assert alone.loaded == 0 and alone.finish_reason == "length"
+    own_daemon.start()
+    seconds = wait_for_hits(engine, prompt)
+    print(f"\njoined the daemon and hit after {seconds:.2f} s")
+    assert_same_answer(engine.ask(prompt), engine.ask_cold(prompt))
+
+
+def test_killed_and_restarted(start, own_daemon, prompts):
+    own_daemon.start()
+    engine = start({"endpoint": own_daemon.endpoint})
+    asked = [prompts.take(2 * BLOCK + TAIL) for _ in range(CLIENTS)]
+    cold = [engine.ask(prompt) for prompt in asked]
+    engine.wait_saved()
+    own_daemon.kill()
+    slowest = 0.0
+    for _ in range(3):
+        answers = ask_together(engine, asked)
+        assert [answer.loaded for answer in answers] == [0] * CLIENTS
+        slowest = max(slowest, *(lookup_ms(answer) for answer in answers))
+    assert_same_answer(engine.ask(asked[0]), cold[0])
+    own_daemon.start()
+    seconds = wait_for_hits(engine, asked[0])
+    print(f"\nkilled: slowest lookup {slowest:.2f} ms; hits {seconds:.2f} s after the restart")
+    assert_same_answer(engine.ask(asked[0]), cold[0])
+    answers = ask_together(engine, asked)
+    assert answers[0].loaded == 2 * BLOCK
+
+
+def test_killed_between_lookup_and_load(start, own_daemon, prompts):
+    own_daemon.start()
+    engine = start({"endpoint": own_daemon.endpoint})
+    asked = [prompts.take(4 * BLOCK + TAIL) for _ in range(CLIENTS)]
+    cold = []
+    for prompt in asked:
+        cold.append(engine.ask(prompt))
+        engine.wait_saved()
+    requests = [engine.submit(prompt, fault={"delay_load_ms": 300}) for prompt in asked]
+    engine.step()  # looks up and leases; the loads wait
+    own_daemon.kill()
+    answers = engine.run(requests)
+    assert [answer.finish_reason for answer in answers] == ["length"] * CLIENTS
+    # Loaded from what the process still maps, or computed: right in both cases.
+    assert_same_answer(engine.ask(asked[0]), cold[0])
+    own_daemon.start()
+    wait_for_hits(engine, asked[1])
+    assert_same_answer(engine.ask(asked[1]), cold[1])
+
+
+def test_paused_daemon_costs_its_timeout_then_nothing(start, own_daemon, prompts):
+    own_daemon.start()
+    engine = start({"endpoint": own_daemon.endpoint})
+    asked = [prompts.take(2 * BLOCK + TAIL) for _ in range(CLIENTS)]
+    cold = [engine.ask(prompt) for prompt in asked]
+    engine.wait_saved()
+    assert engine.ask(asked[0]).loaded == 2 * BLOCK
+    own_daemon.pause()
+    spent = []
+    end = time.monotonic() + PAUSE_SECONDS
+    while time.monotonic() < end:
+        answers = ask_together(engine, asked, max_tokens=2)
+        assert [answer.loaded for answer in answers] == [0] * CLIENTS
+        spent += [lookup_ms(answer) for answer in answers]
+    state = engine.scheduler_half.scheduler.client.state()
+    assert state["breaker_open"] or not state["connected"]
+    quiet = spent[len(spent) // 2:]
+    print(f"\npaused {PAUSE_SECONDS} s: {len(spent)} requests, slowest lookup {max(spent):.2f} ms, "
+          f"after the breaker opened {max(quiet):.3f} ms")
+    assert sum(ms > 10 for ms in spent) <= 3 + PAUSE_SECONDS * 4  # the breaker's failures and probes
+    assert sorted(quiet)[len(quiet) // 2] < 5  # half of them answered at once, whatever else ran
+    own_daemon.resume()
+    seconds = wait_for_hits(engine, asked[0])
+    print(f"hits {seconds:.2f} s after it went on")
+    assert_same_answer(engine.ask(asked[0]), cold[0])

@@ -1,0 +1,44 @@
+"""Through `vllm serve`, separate processes and HTTP: cold, warm, killed and started again, with the same answers."""
+import json
+
+import pytest
+
+from engine import SMOLLM2
+from vllm_server import VllmServer
+
+PREFIX, TAIL = 2048, 32
+
+
+def transfer_flag(endpoint: str) -> str:
+    return json.dumps({"kv_connector": "KvarveConnector", "kv_role": "kv_both",
+                       "kv_connector_extra_config": {"endpoint": endpoint, "strict": True}})
+
+
+@pytest.fixture(scope="module")
+def prompt(prompts):
+    return prompts.take(PREFIX + TAIL)
+
+
+def test_killed_server_answers_warm(daemon, prompt):
+    server = VllmServer(SMOLLM2, "--kv-transfer-config", transfer_flag(daemon.endpoint))
+    try:
+        cold = server.complete(prompt)
+        server.wait_saved()
+        assert server.metric("vllm:external_prefix_cache_hits_total") == 0
+        warm = server.complete(prompt)
+        assert warm == {**cold, "index": warm["index"]}
+        assert server.metric("vllm:external_prefix_cache_hits_total") == PREFIX
+    finally:
+        server.kill()
+
+    # Another server, found by two environment variables and no flag at all.
+    server = VllmServer(SMOLLM2, environment={"KVARVE": "1", "KVARVE_ENDPOINT": daemon.endpoint})
+    try:
+        again = server.complete(prompt)
+        assert again["text"] == cold["text"]
+        assert again["logprobs"] == cold["logprobs"]
+        assert server.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer") == PREFIX
+        assert server.metric("kvarve_connector_loaded_tokens_total") == PREFIX
+        assert server.stop() == 0
+    finally:
+        server.kill()
