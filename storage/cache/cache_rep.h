@@ -3,8 +3,7 @@
 // Invariants, all under `mutex`:
 //  * a live entry's slot is in use and owned by the entry; a slot in use without owner belongs to a
 //  put in progress;
-//  * an entry is evictable (and the policy knows) exactly when it is live, has no children and no
-//  leases;
+//  * every live entry without children and leases is evictable to the policy; a leased leaf may be, too;
 //  * entry.leases = leases in `leases` that name it + guards of puts in progress.
 // THREADS: every method REQUIRES `mutex` unless it says otherwise.
 #ifndef KVARVE_STORAGE_CACHE_CACHE_REP_H_
@@ -71,6 +70,7 @@ struct Cache::Rep {
   bool MakeRoom(const NamespaceRecord& ns);
   bool StealChunk(PoolId pool);
   bool ReclaimExtentOf(EntryId victim);
+  EntryId VictimOf(uint32_t group);
   EntryId OldestVictim(PoolId pool, uint32_t except_group);
   // Takes a live entry out; frees its slot unless leased.
   void Remove(EntryId id);

@@ -131,8 +131,7 @@ class PutCall {
     const IndexEntry& entry = r_.index->Get(*id);
     r_.policy->OnInsert(*id, {depth, ns_.info.block_bytes, request_.recompute_us, ns_.group},
                         /*evictable=*/true);
-    if (entry.parent != kNoEntry && r_.index->Get(entry.parent).children == 1 &&
-        r_.index->Get(entry.parent).leases == 0) {
+    if (entry.parent != kNoEntry && r_.index->Get(entry.parent).children == 1) {
       r_.policy->OnEvictable(entry.parent, false);
     }
     r_.touches.Touched(ns_.index, request_.request_id, depth + 1);

@@ -33,7 +33,7 @@ void Cache::Rep::AllocateWithRoom(const NamespaceRecord& ns, size_t count,
 // oldest victim decides: if it has another slot size, its whole extent goes, since one slot of
 // another size would help nobody.
 bool Cache::Rep::MakeRoom(const NamespaceRecord& ns) {
-  const EntryId own = policy->Victim(ns.group);
+  const EntryId own = VictimOf(ns.group);
   const EntryId other = OldestVictim(ns.info.pool, ns.group);
   const bool other_is_older =
       other != kNoEntry && (own == kNoEntry || policy->LastTouch(other) < policy->LastTouch(own));
@@ -45,12 +45,22 @@ bool Cache::Rep::MakeRoom(const NamespaceRecord& ns) {
   return true;
 }
 
+// Leasing tells the policy nothing, so that a read costs it no more than the touch: leased entries
+// are taken out of its candidates here, and put back when their last lease ends.
+EntryId Cache::Rep::VictimOf(uint32_t group) {
+  while (true) {
+    const EntryId victim = policy->Victim(group);
+    if (victim == kNoEntry || index->Get(victim).leases == 0) return victim;
+    policy->OnEvictable(victim, false);
+  }
+}
+
 EntryId Cache::Rep::OldestVictim(PoolId pool, uint32_t except_group) {
   EntryId oldest = kNoEntry;
   for (auto it = groups.lower_bound({pool, 0}); it != groups.end() && it->first.first == pool;
        ++it) {
     if (it->second == except_group) continue;
-    const EntryId victim = policy->Victim(it->second);
+    const EntryId victim = VictimOf(it->second);
     if (victim == kNoEntry) continue;
     if (oldest == kNoEntry || policy->LastTouch(victim) < policy->LastTouch(oldest))
       oldest = victim;

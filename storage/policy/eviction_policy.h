@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 namespace kvarve {
@@ -37,6 +38,8 @@ class EvictionPolicy {
   // One access. Within one request the caller touches the deepest block first, so that of one chain
   // the root is the most recent.
   virtual void OnTouch(uint32_t id) = 0;
+  // A hint that these few ids are touched next: a policy may load what it will need, all at once.
+  virtual void PrefetchTouch(std::span<const uint32_t> ids) const {}
   // Became (or ceased to be) a victim's candidate: gained or lost its last child, its first or last
   // lease.
   virtual void OnEvictable(uint32_t id, bool evictable) = 0;

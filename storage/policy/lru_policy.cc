@@ -38,6 +38,27 @@ class LruPolicy final : public EvictionPolicy {
     if (places_[id] != 0) SiftDown(&heaps_[GroupOf(id)], places_[id] - 1, id);
   }
 
+  // Of a random touch nearly all the time is cache misses: the id's own words, then the children
+  // that it has to be compared with. Loaded for all ids together they cost a fraction.
+  void PrefetchTouch(std::span<const uint32_t> ids) const override {
+    for (uint32_t id : ids) {
+      __builtin_prefetch(&states_[id], 1);
+      __builtin_prefetch(&places_[id], 1);
+    }
+    for (uint32_t id : ids) {
+      const size_t child = FirstChild(id);
+      if (child != 0) __builtin_prefetch(&heaps_[GroupOf(id)][child]);
+    }
+    for (uint32_t id : ids) {
+      const size_t first = FirstChild(id);
+      if (first == 0) continue;
+      const Heap& heap = heaps_[GroupOf(id)];
+      for (size_t child = first; child < std::min(first + kChildren, heap.size()); ++child) {
+        __builtin_prefetch(&states_[heap[child]]);
+      }
+    }
+  }
+
   void OnEvictable(uint32_t id, bool evictable) override {
     KV_CHECK(Known(id));
     if (evictable == (places_[id] != 0)) return;
@@ -81,6 +102,13 @@ class LruPolicy final : public EvictionPolicy {
     return clock_;
   }
   bool Known(uint32_t id) const { return id < states_.size() && states_[id] != 0; }
+  // Its children's start in its heap; 0: none, or in no heap.
+  size_t FirstChild(uint32_t id) const {
+    const size_t place = places_[id];
+    if (place == 0) return 0;
+    const size_t first = (place - 1) * kChildren + 1;
+    return first < heaps_[GroupOf(id)].size() ? first : 0;
+  }
   uint32_t GroupOf(uint32_t id) const { return states_[id] & (kMaxPolicyGroups - 1); }
 
   void Put(Heap* heap, size_t at, uint32_t id) {
