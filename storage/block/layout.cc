@@ -1,5 +1,7 @@
 #include "storage/block/layout.h"
 
+#include <algorithm>
+
 namespace kvarve {
 
 BlockLayout BlockLayout::Of(const NamespaceDescriptor& descriptor) {
@@ -11,6 +13,14 @@ BlockLayout BlockLayout::Of(const NamespaceDescriptor& descriptor) {
   layout.v_dim = descriptor.v_dim;
   layout.element_bytes = ElementBytes(descriptor.element_type);
   return layout;
+}
+
+uint64_t BlockLayout::CappedBlockBytes() const {
+  unsigned __int128 bytes = uint64_t{k_dim} + v_dim;
+  for (const uint32_t factor : {element_bytes, kv_heads, tokens, layers}) {
+    bytes = std::min<unsigned __int128>(bytes * factor, kMaxBlockBytes + 1);
+  }
+  return static_cast<uint64_t>(bytes);
 }
 
 }  // namespace kvarve

@@ -28,6 +28,9 @@ struct BlockLayout {
   uint64_t VBytes() const { return uint64_t{kv_heads} * tokens * VRowBytes(); }
   uint64_t LayerBytes() const { return KBytes() + VBytes(); }
   uint64_t BlockBytes() const { return layers * LayerBytes(); }
+  // BlockBytes(), or kMaxBlockBytes + 1 when it is more. For numbers that somebody claims: the
+  // plain product may wrap.
+  uint64_t CappedBlockBytes() const;
   // Byte offset of row (layer, head, token).
   uint64_t KOffset(uint32_t layer, uint32_t head, uint32_t token) const {
     return layer * LayerBytes() + (uint64_t{head} * tokens + token) * KRowBytes();

@@ -174,16 +174,6 @@ absl::Status CheckRange(std::string_view name, uint64_t begin, uint64_t count, u
   return absl::OkStatus();
 }
 
-// The layout's bytes, or kMaxBlockBytes + 1 when they are more: BlockLayout's own product may wrap.
-uint64_t CappedBlockBytes(const BlockLayout& layout) {
-  unsigned __int128 bytes = uint64_t{layout.k_dim} + layout.v_dim;
-  for (const uint32_t factor :
-       {layout.element_bytes, layout.kv_heads, layout.tokens, layout.layers}) {
-    bytes = std::min<unsigned __int128>(bytes * factor, kMaxBlockBytes + 1);
-  }
-  return static_cast<uint64_t>(bytes);
-}
-
 absl::Status CheckSizes(const NamespaceDescriptor& d) {
   if (d.block_tokens == 0) return Bad("block_tokens", "must not be 0");
   if (d.block_bytes == 0) return Bad("block_bytes", "must not be 0");
@@ -197,7 +187,7 @@ absl::Status CheckSizes(const NamespaceDescriptor& d) {
     if (d.v_dim != 0) return Bad("v_dim", "must be 0 when k_dim is");
     return absl::OkStatus();
   }
-  const uint64_t bytes = CappedBlockBytes(BlockLayout::Of(d));
+  const uint64_t bytes = BlockLayout::Of(d).CappedBlockBytes();
   if (bytes > kMaxBlockBytes)
     return Bad("layer_count, kv_head_count, k_dim, v_dim, block_tokens", "make too large a block");
   if (bytes != d.block_bytes) {
