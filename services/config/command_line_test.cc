@@ -32,9 +32,9 @@ TEST(CommandLineTest, FlagsOfSettings) {
 }
 
 TEST(CommandLineTest, TheLastOfAFlagWinsAndEmptyIsAValue) {
-  const auto line = Parse({"--log.level=debug", "--log.level=info", "--tenant.salt_file", ""});
+  const auto line = Parse({"--log.level=debug", "--log.level=info", "--tenant.state_dir", ""});
   ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_THAT(line->flags, ElementsAre(Pair("tenant.salt_file", ""), Pair("log.level", "info")));
+  EXPECT_THAT(line->flags, ElementsAre(Pair("tenant.state_dir", ""), Pair("log.level", "info")));
 }
 
 TEST(CommandLineTest, Actions) {

@@ -5,18 +5,19 @@
 namespace kvarve {
 namespace {
 
-constexpr int64_t kMillisecond = 1'000'000;
-constexpr int64_t kSecond = 1000 * kMillisecond;
+constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kHour = 3600 * kSecond;
 constexpr auto kKi = static_cast<int64_t>(kKiB);
 constexpr auto kMi = static_cast<int64_t>(kMiB);
 constexpr auto kGi = static_cast<int64_t>(kGiB);
+constexpr int64_t kMaxBytes = 1ll << 46;  // 64 TiB
 
 constexpr SettingSection kSections[] = {
     {"socket", "Same-host socket"},
     {"arena", "Host tier"},
     {"cache", "Cache"},
-    {"tenant", "Tenant"},
+    {"tenant", "Tenants"},
+    {"limits", "Limits of same-host clients"},
     {"log", "Logs"},
     {"metrics", "Metrics and health"},
     {"rpc", "gRPC"},
@@ -26,21 +27,21 @@ constexpr Setting kSettings[] = {
     {"socket.path", SettingType::kString, "/run/kvarve/kvarved.sock", "/run/kvarve/kvarved.sock",
      "Unix socket that engines connect to. Its folder is made with mode 0750 when it is missing; "
      "the socket has mode "
-     "0660."},
-    {"socket.group", SettingType::kString, "kvarve", "kvarve",
-     "Group that owns the socket and whose members may connect, by name or number. A name that "
-     "this host does not have "
-     "leaves the daemon's own group."},
+     "0660. Both belong to the group kvarve where the host has one."},
     {"socket.allow_uids", SettingType::kList, "", "1000,1001",
-     "Further users that may connect, by number. The daemon's own user always may."},
+     "Users that may connect, by number, besides root and the daemon's own. With neither this nor "
+     "socket.allow_gids, "
+     "the members of the group kvarve may too."},
     {"socket.allow_gids", SettingType::kList, "", "1000",
-     "Further groups whose members may connect, by number."},
+     "Groups whose members may connect, by number. They also need the socket's file permissions."},
+    {"socket.admin_uids", SettingType::kList, "", "1000",
+     "Users that may resize, invalidate and list, by number, besides root and the daemon's own."},
 
     {"arena.capacity_bytes", SettingType::kCapacity, "40%", "40% or 64GiB",
      "Memory for blocks: a percentage of what the host can give at start (the smaller of "
-     "MemAvailable and the cgroup's "
-     "limit), or bytes. More than 80% of it is refused. `kvarve resize` changes it while the "
-     "daemon runs."},
+     "MemAvailable and the control "
+     "group's limit), or bytes. More than 80% of it is refused. `kvarve resize` changes it while "
+     "the daemon runs."},
     {"arena.chunk_bytes", SettingType::kBytes, "256MiB", "256MiB",
      "Memory is taken from the host and given back in chunks of this size, a multiple of 32 MiB.",
      32 * kMi, 1 * kGi},
@@ -51,23 +52,47 @@ constexpr Setting kSettings[] = {
      "Touch the pages of a new chunk in the background, so that the first puts do not pay for it."},
 
     {"cache.policy", SettingType::kChoice, "lru", "lru",
-     "Who leaves when the host tier is full: lru is the least "
-     "recently used leaf of a chain.",
-     0, 0, "lru"},
+     "Who leaves when the host tier is full: lru is the least recently used leaf of a chain.", 0, 0,
+     "lru"},
     {"cache.max_entries", SettingType::kInt, "67108864", "67108864",
      "Most blocks that the index holds, at up to 96 bytes of memory each.", 1024, 1ll << 31},
 
-    {"tenant.name", SettingType::kString, "default", "team-a",
-     "Tenant that this daemon's clients belong to. It is part of every namespace."},
-    {"tenant.salt_file", SettingType::kString, "", "/var/lib/kvarve/salt",
-     "File (mode 0600) with the tenant's 32 secret bytes, made when it is missing. They are part "
-     "of every namespace. "
-     "Empty: new random bytes at each start."},
+    {"tenant.default", SettingType::kString, "default", "team-a",
+     "Tenant of clients that no rule names. The tenant is part of every namespace: tenants never "
+     "see each other's "
+     "blocks."},
+    {"tenant.rules", SettingType::kList, "", "uid:1000=team-a,gid:2000=team-b",
+     "Which clients belong to which tenant; the first rule that fits counts."},
+    {"tenant.state_dir", SettingType::kString, "", "/var/lib/kvarve",
+     "Folder that keeps the tenants' secret salts (mode 0600) over restarts. Empty: new ones at "
+     "each start."},
+
+    {"limits.sessions", SettingType::kInt, "512", "512", "Most clients at once.", 1, 4096},
+    {"limits.sessions_per_uid", SettingType::kInt, "32", "64", "Most clients of one user at once.",
+     1, 4096},
+    {"limits.namespaces_per_tenant", SettingType::kInt, "1024", "1024",
+     "Most namespaces of one tenant.", 1, 4096},
+    {"limits.lease_total_bytes", SettingType::kBytes, "0", "8GiB",
+     "Most bytes that all clients read in place at once; beyond it they get copies. 0: half of the "
+     "capacity.",
+     0, kMaxBytes},
+    {"limits.lease_process_bytes", SettingType::kBytes, "0", "4GiB",
+     "The same for one process. 0: a quarter of the capacity.", 0, kMaxBytes},
+    {"limits.hold", SettingType::kDuration, "10s", "5s", "Longest hold that a lookup may ask for.",
+     0, 60 * kSecond},
+    {"limits.staging_session_bytes", SettingType::kBytes, "256MiB", "128MiB",
+     "Most memory through which one client puts.", 1 * kMi, 16 * kGi},
+    {"limits.staging_process_bytes", SettingType::kBytes, "512MiB", "256MiB",
+     "The same for all clients of a process.", 1 * kMi, 64 * kGi},
+    {"limits.staging_total_bytes", SettingType::kBytes, "2GiB", "1GiB", "The same for all clients.",
+     1 * kMi, 256 * kGi},
 
     {"log.level", SettingType::kChoice, "info", "info", "Least severe lines to write.", 0, 0,
      "debug|info|warning|error"},
     {"log.format", SettingType::kChoice, "text", "json", "One line an event, to standard error.", 0,
      0, "text|json"},
+    {"log.slow_request", SettingType::kDuration, "100ms", "20ms",
+     "Requests that take the daemon longer are logged. 0: none.", 0, kHour},
 
     {"metrics.listen", SettingType::kAddress, "127.0.0.1:9410", "127.0.0.1:9410",
      "Address of /metrics, /healthz and /readyz, or off. They need no credentials and show no "
@@ -77,7 +102,7 @@ constexpr Setting kSettings[] = {
      "Address of the gRPC server, or off. Loopback only."},
     {"rpc.token_file", SettingType::kString, "", "/etc/kvarve/rpc.token",
      "File (mode 0600, at least 16 characters) whose first line callers send as `authorization: "
-     "Bearer ...`. Needed "
+     "Bearer TOKEN`. Needed "
      "when rpc.listen is set."},
     {"rpc.max_message_bytes", SettingType::kBytes, "1MiB", "1MiB",
      "Largest request that the gRPC server reads.", 64 * kKi, 16 * kMi},

@@ -30,7 +30,7 @@ class Daemon:
             "socket.path": self.socket_path,
             "arena.capacity_bytes": capacity,
             "arena.prefault": "false",
-            "tenant.salt_file": os.path.join(self.folder, "salt"),
+            "tenant.state_dir": os.path.join(self.folder, "state"),
             "metrics.listen": f"127.0.0.1:{self.metrics_port}",
             **{name.replace("__", "."): value for name, value in settings.items()},
         }
