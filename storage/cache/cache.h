@@ -153,8 +153,8 @@ class Cache {
   bool Release(LeaseId lease, LeaseAccount* account);
   // All leases of the account; it may be destroyed after this.
   void ReleaseAll(LeaseAccount* account);
-  // From here on the account's bytes count as quarantined.
-  void Quarantine(LeaseAccount* account);
+  // From here on the account's bytes count as quarantined; returns how many they are.
+  uint64_t Quarantine(LeaseAccount* account);
   // Ends the holds whose time is over; called about every 100 ms.
   void ExpireHolds();
 

@@ -186,10 +186,12 @@ void Cache::ReleaseAll(LeaseAccount* account) {
   rep_->UnleaseInSlices(entries);
 }
 
-void Cache::Quarantine(LeaseAccount* account) {
+uint64_t Cache::Quarantine(LeaseAccount* account) {
   MutexLock lock(&rep_->mutex);
-  if (std::exchange(account->quarantined, true)) return;
-  rep_->quarantined_bytes += account->leased_bytes;
+  if (!std::exchange(account->quarantined, true)) {
+    rep_->quarantined_bytes += account->leased_bytes;
+  }
+  return account->leased_bytes;
 }
 
 void Cache::ExpireHolds() {

@@ -1,0 +1,51 @@
+#include "services/local/outbox.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/local/socket.h"
+
+namespace kvarve {
+namespace {
+
+absl::Status SendNow(int socket, const std::string& bytes, const UniqueFd* fd) {
+  if (fd == nullptr) return local::Send(socket, bytes);
+  const int fds[] = {fd->get()};
+  return local::Send(socket, bytes, fds);
+}
+
+}  // namespace
+
+absl::Status Outbox::Send(std::string message, std::shared_ptr<const UniqueFd> fd,
+                          int64_t now_nanos) {
+  if (queue_.empty()) {
+    const absl::Status sent = SendNow(socket_, message, fd.get());
+    if (!absl::IsResourceExhausted(sent)) return sent;
+    progress_nanos_ = now_nanos;
+  }
+  if (queued_bytes_ + message.size() > max_bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the client leaves ", queued_bytes_, " bytes of answers unread"));
+  }
+  queued_bytes_ += message.size();
+  queue_.push_back({std::move(message), std::move(fd)});
+  return absl::OkStatus();
+}
+
+absl::Status Outbox::Flush(int64_t now_nanos) {
+  while (!queue_.empty()) {
+    const Message& front = queue_.front();
+    const absl::Status sent = SendNow(socket_, front.bytes, front.fd.get());
+    if (absl::IsResourceExhausted(sent)) break;
+    if (!sent.ok()) return sent;
+    queued_bytes_ -= front.bytes.size();
+    queue_.pop_front();
+    progress_nanos_ = now_nanos;
+  }
+  if (!queue_.empty() && now_nanos - progress_nanos_ >= max_stuck_nanos_) {
+    return absl::DeadlineExceededError("the client reads no answers");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvarve

@@ -1,0 +1,211 @@
+#include "services/local/session.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/local/socket.h"
+#include "storage/base/clock.h"
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve {
+namespace {
+
+using local::Type;
+
+constexpr int kRoomPollMillis = 100;
+constexpr int kNoRoomMillis = 10;  // when the socket says that it has room and takes nothing
+
+int64_t Now() { return SystemClock::Get()->NowNanos(); }
+
+// Requests without an answer: an ERROR goes out only when the client numbered them.
+bool IsOneWay(uint16_t type) {
+  return type == static_cast<uint16_t>(Type::kRelease) ||
+         type == static_cast<uint16_t>(Type::kPoolDropped) ||
+         type == static_cast<uint16_t>(Type::kBye);
+}
+
+}  // namespace
+
+Session::Session(const SessionContext& context, std::shared_ptr<SessionRecord> record)
+    : options_(context.options),
+      cache_(*context.cache),
+      tenants_(*context.tenants),
+      counters_(*context.counters),
+      reaper_(*context.reaper),
+      record_(std::move(record)),
+      socket_(record_->socket.get()),
+      outbox_(socket_, context.options.max_queued_bytes, context.options.max_stuck_nanos),
+      // Not touched before a packet is that long.
+      buffer_(std::make_unique_for_overwrite<uint8_t[]>(local::kMaxMessageBytes)) {}
+
+Session::~Session() = default;
+
+void Session::Run() {
+  if (!ServeHello()) {
+    reaper_.End(record_, SessionEnd::kBye);  // it was given nothing
+    return;
+  }
+  Counters::Add(counters_.sessions_opened);
+  SetReceiveTimeout(options_.tick_nanos);
+  Serve();
+  const SessionEnd how = reaper_.End(record_, *end_);
+  counters_.Ended(how);
+  KvLog(LogLevel::kInfo, "session ended",
+        {{"session", absl::StrCat(record_->id)}, {"how", std::string(SessionEndName(how))}});
+}
+
+void Session::Serve() {
+  while (!end_.has_value()) {
+    const Packet packet = NextPacket();
+    if (!packet.empty()) ServePacket(packet);
+    if (!end_.has_value()) AnnounceChunks(/*always=*/false);
+  }
+}
+
+void Session::SetReceiveTimeout(int64_t nanos) {
+  timeval timeout{};
+  timeout.tv_sec = nanos / 1'000'000'000;
+  timeout.tv_usec = nanos % 1'000'000'000 / 1000;
+  if (timeout.tv_sec == 0 && timeout.tv_usec == 0) timeout.tv_usec = 1;  // 0 would be forever
+  ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+}
+
+Session::Packet Session::NextPacket() {
+  if (outbox_.empty()) return ReceivePacket(0);
+  WaitForRoom();
+  return end_.has_value() ? Packet() : ReceivePacket(MSG_DONTWAIT);
+}
+
+void Session::WaitForRoom() {
+  pollfd poll{socket_, POLLIN | POLLOUT, 0};
+  ::poll(&poll, 1, kRoomPollMillis);
+  const size_t queued = outbox_.queued_bytes();
+  CheckSent(outbox_.Flush(Now()));
+  const bool stuck = (poll.revents & POLLOUT) != 0 && outbox_.queued_bytes() == queued;
+  if (!stuck || end_.has_value()) return;
+  poll.events = POLLIN;
+  ::poll(&poll, 1, kNoRoomMillis);
+}
+
+// A plain recv: no control buffer, so that descriptors which a client attaches cost nothing here.
+Session::Packet Session::ReceivePacket(int flags) {
+  const ssize_t got = ::recv(socket_, buffer_.get(), local::kMaxMessageBytes, flags | MSG_TRUNC);
+  if (got < 0) {
+    const bool again = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    if (!again) end_ = SessionEnd::kHangup;
+    return Packet();
+  }
+  if (got == 0) {
+    end_ = SessionEnd::kHangup;
+    return Packet();
+  }
+  const size_t bytes = static_cast<size_t>(got);
+  if (bytes > local::kMaxMessageBytes) {
+    NoteMalformed();
+    SendError(0, absl::InvalidArgumentError(absl::StrCat("a packet of ", bytes,
+                                                         " bytes is longer than a message may be (",
+                                                         local::kMaxMessageBytes, ")")));
+    return Packet();
+  }
+  return Packet(buffer_.get(), bytes);
+}
+
+void Session::ServePacket(Packet packet) {
+  const int64_t begin = Now();
+  const absl::StatusOr<local::Header> header = Parsed(local::ParseHeader(packet));
+  if (!header.ok()) {
+    SendError(0, header.status());
+    return;
+  }
+  const absl::Status status = Dispatch(*header, packet);
+  if (!status.ok() && (!IsOneWay(header->type) || header->request != 0)) {
+    SendError(header->request, status);
+  }
+  NoteRequest(header->type, status.ok(), Now() - begin, packet.size());
+}
+
+absl::Status Session::Dispatch(const local::Header& header, Packet packet) {
+  const uint64_t request = header.request;
+  switch (static_cast<Type>(header.type)) {
+    case Type::kOpenNamespace:
+      return OnOpenNamespace(request, packet);
+    case Type::kLookup:
+      return OnLookup(request, packet);
+    case Type::kAcquire:
+      return OnAcquire(request, packet);
+    case Type::kRelease:
+      return OnRelease(packet);
+    case Type::kPut:
+      return OnPut(request, packet);
+    case Type::kRead:
+      return OnRead(request, packet);
+    case Type::kTouch:
+      return OnTouch(request, packet);
+    case Type::kInvalidate:
+      return OnInvalidate(request, packet);
+    case Type::kReportCorrupt:
+      return OnReportCorrupt(request, packet);
+    case Type::kSync:
+      return OnSync(request, packet);
+    case Type::kAdmin:
+      return OnAdmin(request, packet);
+    case Type::kPoolDropped:
+      return OnPoolDropped(packet);
+    case Type::kBye:
+      return OnBye(packet);
+    case Type::kHello:
+      return absl::FailedPreconditionError("HELLO was answered already");
+    default:
+      NoteMalformed();
+      return absl::UnimplementedError(
+          absl::StrCat("message type ", header.type, " is no request of this daemon"));
+  }
+}
+
+void Session::NoteRequest(size_t type, bool ok, int64_t nanos, size_t bytes) {
+  counters_.Request(type, ok, nanos);
+  if (options_.slow_request_nanos == 0 || nanos < options_.slow_request_nanos) return;
+  Counters::Add(counters_.slow_requests);
+  if (options_.on_slow_request) {
+    options_.on_slow_request(
+        {static_cast<Type>(type), nanos, record_->id, record_->process->uid, bytes});
+    return;
+  }
+  KvLog(LogLevel::kWarning, "slow request",
+        {{"type", std::string(RequestTypeName(type))},
+         {"micros", absl::StrCat(nanos / 1000)},
+         {"session", absl::StrCat(record_->id)},
+         {"uid", absl::StrCat(record_->process->uid)},
+         {"request_bytes", absl::StrCat(bytes)}});
+}
+
+void Session::Send(std::string message, std::shared_ptr<const UniqueFd> fd) {
+  if (end_.has_value()) return;
+  CheckSent(outbox_.Send(std::move(message), std::move(fd), Now()));
+}
+
+void Session::CheckSent(const absl::Status& sent) {
+  if (sent.ok()) return;
+  const bool slow = absl::IsResourceExhausted(sent) || absl::IsDeadlineExceeded(sent);
+  end_ = slow ? SessionEnd::kSlowReader : SessionEnd::kHangup;
+  if (!slow && !absl::IsUnavailable(sent)) {
+    KvLog(LogLevel::kError, "answer not sent", {{"why", std::string(sent.message())}});
+  }
+}
+
+void Session::SendError(uint64_t request, const absl::Status& status) {
+  Send(local::BuildError(request, status));
+}
+
+void Session::NoteMalformed() {
+  Counters::Add(counters_.malformed);
+  if (++malformed_ >= kMaxMalformedPerSession && !end_.has_value()) end_ = SessionEnd::kProtocol;
+}
+
+}  // namespace kvarve
