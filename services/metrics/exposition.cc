@@ -1,0 +1,302 @@
+#include "services/metrics/exposition.h"
+
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <sstream>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+
+namespace kvarve {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricType;
+
+// Collects the samples of one metric.
+class Samples {
+ public:
+  using Labels = std::vector<ClientMetric::Label>;
+
+  explicit Samples(prometheus::MetricFamily* family) : family_(family) {}
+
+  void Add(double value, Labels labels = {}) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    if (family_->type == MetricType::Counter) {
+      metric.counter.value = value;
+    } else {
+      metric.gauge.value = value;
+    }
+    family_->metric.push_back(std::move(metric));
+  }
+  void Add(uint64_t value, Labels labels = {}) {
+    Add(static_cast<double>(value), std::move(labels));
+  }
+
+  void AddLatency(const RequestStats& stats, Labels labels) {
+    ClientMetric metric;
+    metric.label = std::move(labels);
+    uint64_t cumulative = 0;
+    for (size_t i = 0; i < stats.buckets.size(); ++i) {
+      cumulative += stats.buckets[i];
+      const double bound = i < kLatencyBoundsMicros.size()
+                               ? static_cast<double>(kLatencyBoundsMicros[i]) / 1e6
+                               : std::numeric_limits<double>::infinity();
+      metric.histogram.bucket.push_back({cumulative, bound});
+    }
+    metric.histogram.sample_count = cumulative;
+    metric.histogram.sample_sum = static_cast<double>(stats.total_micros) / 1e6;
+    family_->metric.push_back(std::move(metric));
+  }
+
+ private:
+  prometheus::MetricFamily* const family_;
+};
+
+struct Metric {
+  const char* name;
+  MetricType type;
+  const char* labels;  // for the documentation; empty: none
+  const char* help;
+  void (*collect)(const MetricsSnapshot& snapshot, Samples& samples);
+};
+
+// Snapshots and samples of a row.
+using Snapshot = const MetricsSnapshot&;
+using Out = Samples&;
+
+void CollectArena(Snapshot s, Out out) {
+  for (const PoolStats& pool : s.cache.pools) {
+    out.Add(pool.used_bytes, {{"pool", pool.tenant}, {"state", "resident"}});
+    out.Add(pool.chunk_bytes - pool.used_bytes, {{"pool", pool.tenant}, {"state", "free"}});
+  }
+}
+
+void CollectPages(Snapshot s, Out out) {
+  for (const auto& [pool, bytes] : s.page_bytes) out.Add(bytes, {{"pool", pool}});
+}
+
+void CollectEvictions(Snapshot s, Out out) {
+  out.Add(s.cache.evicted_blocks, {{"tier", "host"}, {"reason", "capacity"}});
+  out.Add(s.cache.reclaimed_blocks, {{"tier", "host"}, {"reason", "reclaim"}});
+  out.Add(s.cache.invalidated_blocks, {{"tier", "host"}, {"reason", "invalidate"}});
+}
+
+void CollectPuts(Snapshot s, Out out) {
+  for (size_t i = 0; i < std::size(s.cache.put_blocks); ++i) {
+    out.Add(s.cache.put_blocks[i],
+            {{"result", std::string(PutResultName(static_cast<PutResult>(i)))}});
+  }
+}
+
+void CollectSessionEnds(Snapshot s, Out out) {
+  for (size_t i = 0; i < kSessionEnds; ++i) {
+    out.Add(s.local.session_ends[i],
+            {{"how", std::string(SessionEndName(static_cast<SessionEnd>(i)))}});
+  }
+}
+
+void CollectRefusals(Snapshot s, Out out) {
+  for (size_t i = 0; i < kRefusals; ++i) {
+    out.Add(s.local.refusals[i], {{"reason", std::string(RefusalName(static_cast<Refusal>(i)))}});
+  }
+}
+
+template <typename Fn>
+void ForEachRequestType(Snapshot s, Fn fn) {
+  const std::string_view unknown = RequestTypeName(0);
+  for (size_t type = 1; type < kRequestTypes; ++type) {
+    const std::string_view name = RequestTypeName(type);
+    if (name != unknown) fn(std::string(name), s.local.requests[type]);
+  }
+}
+
+void CollectRequests(Snapshot s, Out out) {
+  ForEachRequestType(s, [&](const std::string& type, const RequestStats& stats) {
+    out.Add(stats.ok, {{"type", type}, {"result", "ok"}});
+    out.Add(stats.failed, {{"type", type}, {"result", "failed"}});
+  });
+}
+
+void CollectRequestSeconds(Snapshot s, Out out) {
+  ForEachRequestType(s, [&](const std::string& type, const RequestStats& stats) {
+    out.AddLatency(stats, {{"type", type}});
+  });
+}
+
+void CollectRpc(Snapshot s, Out out) {
+  if (!s.rpc.has_value()) return;
+  for (size_t method = 0; method < kRpcMethods; ++method) {
+    for (size_t code = 0; code < kRpcCodes; ++code) {
+      const uint64_t calls = s.rpc->calls[method][code];
+      if (calls == 0 && code != 0) continue;  // 17 codes a method, most never seen
+      out.Add(calls, {{"method", std::string(RpcMethodName(static_cast<RpcMethod>(method)))},
+                      {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
+    }
+  }
+}
+
+void CollectAuth(Snapshot s, Out out) {
+  if (!s.rpc.has_value()) return;
+  out.Add(s.rpc->auth_missing, {{"reason", "no_token"}});
+  out.Add(s.rpc->auth_wrong, {{"reason", "wrong_token"}});
+}
+
+constexpr MetricType kCounter = MetricType::Counter;
+constexpr MetricType kGauge = MetricType::Gauge;
+
+const Metric kMetrics[] = {
+    {"kvarve_build_info", kGauge, "version", "Always 1.",
+     [](Snapshot s, Out out) {
+       out.Add(1.0, {{"version", s.version}});
+     }},
+    {"kvarve_start_time_seconds", kGauge, "", "When the daemon started, in seconds since 1970.",
+     [](Snapshot s, Out out) { out.Add(s.start_seconds); }},
+
+    {"kvarve_lookup_requests_total", kCounter, "", "Lookups of a chain of keys, from every client.",
+     [](Snapshot s, Out out) { out.Add(s.cache.lookups); }},
+    {"kvarve_lookup_keys_total", kCounter, "", "Keys in those lookups.",
+     [](Snapshot s, Out out) { out.Add(s.cache.lookup_keys); }},
+    {"kvarve_hit_blocks_total", kCounter, "tier", "Blocks that clients asked to read and got.",
+     [](Snapshot s, Out out) {
+       out.Add(s.cache.hit_blocks, {{"tier", "host"}});
+     }},
+    {"kvarve_miss_blocks_total", kCounter, "reason",
+     "Blocks that clients asked to read and did not get.",
+     [](Snapshot s, Out out) {
+       out.Add(s.cache.miss_blocks, {{"reason", "absent"}});
+     }},
+    {"kvarve_hit_bytes_total", kCounter, "tier", "Bytes of the blocks read.",
+     [](Snapshot s, Out out) {
+       out.Add(s.cache.hit_bytes, {{"tier", "host"}});
+     }},
+    {"kvarve_get_bytes_total", kCounter, "transport",
+     "Bytes read by same-host clients: local_map in place, local_copy through staging.",
+     [](Snapshot s, Out out) {
+       out.Add(s.local.granted_bytes, {{"transport", "local_map"}});
+       out.Add(s.local.read_bytes, {{"transport", "local_copy"}});
+     }},
+    {"kvarve_put_blocks_total", kCounter, "result",
+     "Blocks that clients put, by what became of them.", CollectPuts},
+    {"kvarve_put_bytes_total", kCounter, "", "Bytes stored.",
+     [](Snapshot s, Out out) { out.Add(s.cache.put_bytes); }},
+    {"kvarve_put_conflicts_total", kCounter, "",
+     "Puts of a block that was there with other bytes. Normal: KV is not bitwise deterministic, "
+     "and the first stays.",
+     [](Snapshot s, Out out) { out.Add(s.cache.put_conflicts); }},
+
+    {"kvarve_arena_capacity_bytes", kGauge, "", "Most memory that blocks may take.",
+     [](Snapshot s, Out out) { out.Add(s.cache.arena.capacity_bytes); }},
+    {"kvarve_arena_bytes", kGauge, "pool, state",
+     "Memory taken from the host: resident holds blocks, free does not. A pool is a tenant's.",
+     CollectArena},
+    {"kvarve_arena_draining_bytes", kGauge, "", "Memory given back that some client still maps.",
+     [](Snapshot s, Out out) { out.Add(s.cache.arena.draining_bytes); }},
+    {"kvarve_arena_wasted_bytes", kGauge, "", "Ends of extents that no block fits in.",
+     [](Snapshot s, Out out) { out.Add(s.cache.arena.wasted_bytes); }},
+    {"kvarve_arena_page_size_bytes", kGauge, "pool",
+     "Page size of the pool's newest chunk: 2097152 with huge pages.", CollectPages},
+    {"kvarve_evicted_blocks_total", kCounter, "tier, reason",
+     "Blocks that left: capacity by policy, reclaim to free a whole extent or chunk, invalidate on "
+     "request.",
+     CollectEvictions},
+    {"kvarve_corruption_total", kCounter, "tier, cause",
+     "Blocks whose bytes did not match their checksum; removed.",
+     [](Snapshot s, Out out) {
+       out.Add(s.cache.corrupt_blocks, {{"tier", "host"}, {"cause", "checksum"}});
+     }},
+    {"kvarve_index_entries", kGauge, "", "Blocks that lookups find.",
+     [](Snapshot s, Out out) { out.Add(s.cache.index.entries); }},
+    {"kvarve_index_doomed_entries", kGauge, "", "Blocks out of lookups that a lease still holds.",
+     [](Snapshot s, Out out) { out.Add(s.cache.index.doomed); }},
+    {"kvarve_index_bytes", kGauge, "", "Memory of the index.",
+     [](Snapshot s, Out out) { out.Add(s.cache.index.memory_bytes); }},
+    {"kvarve_policy_bytes", kGauge, "", "Memory of the eviction policy.",
+     [](Snapshot s, Out out) { out.Add(s.cache.policy_bytes); }},
+    {"kvarve_namespaces", kGauge, "", "Namespaces opened since the start.",
+     [](Snapshot s, Out out) { out.Add(s.cache.namespaces); }},
+
+    {"kvarve_leases", kGauge, "", "Leases and holds that clients have.",
+     [](Snapshot s, Out out) { out.Add(s.cache.leases); }},
+    {"kvarve_leased_bytes", kGauge, "", "Bytes under lease, quarantined ones included.",
+     [](Snapshot s, Out out) { out.Add(s.cache.leased_bytes); }},
+    {"kvarve_lease_quarantine_bytes", kGauge, "",
+     "Bytes under lease of clients that are gone but whose processes may still read.",
+     [](Snapshot s, Out out) { out.Add(s.cache.quarantined_bytes); }},
+    {"kvarve_lease_cap_refusals_total", kCounter, "",
+     "Reads in place refused because of a lease cap; copies still work.",
+     [](Snapshot s, Out out) { out.Add(s.cache.lease_cap_refusals); }},
+    {"kvarve_lease_unknown_releases_total", kCounter, "",
+     "Releases of a lease that the client does not have.",
+     [](Snapshot s, Out out) { out.Add(s.cache.releases_unknown); }},
+    {"kvarve_holds_expired_total", kCounter, "", "Holds of lookups that ended by time.",
+     [](Snapshot s, Out out) { out.Add(s.cache.holds_expired); }},
+
+    {"kvarve_sessions", kGauge, "", "Same-host clients connected.",
+     [](Snapshot s, Out out) { out.Add(s.local.sessions); }},
+    {"kvarve_ended_sessions", kGauge, "", "Sessions without a goodbye whose process has not ended.",
+     [](Snapshot s, Out out) { out.Add(s.local.ended_sessions); }},
+    {"kvarve_sessions_opened_total", kCounter, "", "Sessions opened.",
+     [](Snapshot s, Out out) { out.Add(s.local.sessions_opened); }},
+    {"kvarve_session_deaths_total", kCounter, "how", "Sessions ended, by how.", CollectSessionEnds},
+    {"kvarve_connections_refused_total", kCounter, "reason", "Connections refused, by why.",
+     CollectRefusals},
+    {"kvarve_local_requests_total", kCounter, "type, result", "Requests on the same-host socket.",
+     CollectRequests},
+    {"kvarve_local_request_seconds", MetricType::Histogram, "type",
+     "Time that the daemon took for them.", CollectRequestSeconds},
+    {"kvarve_malformed_messages_total", kCounter, "", "Messages that break the protocol.",
+     [](Snapshot s, Out out) { out.Add(s.local.malformed); }},
+    {"kvarve_slow_requests_total", kCounter, "", "Requests that took longer than log.slow_request.",
+     [](Snapshot s, Out out) { out.Add(s.local.slow_requests); }},
+    {"kvarve_staging_bytes", kGauge, "", "Memory through which clients put, of all sessions.",
+     [](Snapshot s, Out out) { out.Add(s.local.staging_bytes); }},
+
+    {"kvarve_rpc_requests_total", kCounter, "method, code",
+     "gRPC calls; absent when the server is off.", CollectRpc},
+    {"kvarve_auth_failures_total", kCounter, "reason", "gRPC calls without the right token.",
+     CollectAuth},
+};
+
+std::string_view TypeText(MetricType type) {
+  if (type == MetricType::Counter) return "counter";
+  return type == MetricType::Histogram ? "histogram" : "gauge";
+}
+
+}  // namespace
+
+std::string ExposeMetrics(const MetricsSnapshot& snapshot) {
+  std::vector<prometheus::MetricFamily> families;
+  for (const Metric& metric : kMetrics) {
+    prometheus::MetricFamily family;
+    family.name = metric.name;
+    family.help = metric.help;
+    family.type = metric.type;
+    Samples samples(&family);
+    metric.collect(snapshot, samples);
+    if (!family.metric.empty()) families.push_back(std::move(family));
+  }
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, families);
+  return out.str();
+}
+
+std::string MetricsMarkdown() {
+  std::string text =
+      "# Metrics of kvarved\n\nThis page is made from the table of metrics: `kvarved "
+      "--print-metrics > "
+      "docs/metrics.md`. They are served at\n`http://METRICS.LISTEN/metrics`; counters start at 0 "
+      "with the daemon.\n\n"
+      "| metric | type | labels | what it says |\n|---|---|---|---|\n";
+  for (const Metric& metric : kMetrics) {
+    text += absl::StrFormat("| `%s` | %s | %s | %s |\n", metric.name, TypeText(metric.type),
+                            metric.labels, metric.help);
+  }
+  return text;
+}
+
+}  // namespace kvarve

@@ -1,0 +1,49 @@
+// HTTP for monitoring: /metrics, /healthz (the process answers), /readyz (it serves clients). The
+// only user of cpp-httplib. It has no credentials: it shows numbers, tenants' names and no keys.
+// THREADS: any. The functions given are called in its threads.  BLOCKS: Start, on the socket; Stop,
+// until answers are
+//          out (at most kHttpSeconds).
+#ifndef KVARVE_SERVICES_METRICS_METRICS_SERVER_H_
+#define KVARVE_SERVICES_METRICS_METRICS_SERVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/config/settings.h"
+
+namespace kvarve {
+
+inline constexpr size_t kHttpThreads = 2;
+inline constexpr size_t kHttpQueueMax =
+    16;  // connections that wait for a thread; beyond it accepting waits
+inline constexpr int kHttpSeconds = 3;  // to read a request, and to write an answer
+
+struct MetricsServerOptions {
+  ListenAddress listen;  // port 0: any free one
+  std::function<std::string()> metrics;
+  std::function<absl::Status()> ready;  // the reason why not goes into the answer
+};
+
+class MetricsServer {
+ public:
+  // Unavailable: the address is taken or is not this host's.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(MetricsServerOptions options);
+  ~MetricsServer();
+
+  uint16_t port() const;
+  void Stop();
+
+ private:
+  struct Rep;
+  explicit MetricsServer(std::unique_ptr<Rep> rep);
+  std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_SERVICES_METRICS_METRICS_SERVER_H_
