@@ -1,0 +1,251 @@
+#include "services/kvarved/admin.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
+#include "services/config/settings.h"
+#include "storage/arena/host_memory.h"
+#include "storage/base/abseil.h"
+#include "storage/base/clock.h"
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+#include "storage/base/units.h"
+
+namespace kvarve {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+absl::Status OnlyFields(const Json& request, std::initializer_list<std::string_view> known) {
+  for (const auto& [name, value] : request.items()) {
+    if (name != "op" && std::find(known.begin(), known.end(), name) == known.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("unknown field \"%s\"", name.substr(0, 64)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Text out of namespaces is what clients sent: whatever is not UTF-8 is replaced.
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json NamespaceJson(const NamespaceInfo& info) {
+  return {{"ns", ToHex(info.id.bytes)},
+          {"tenant", info.tenant},
+          {"model", info.model},
+          {"block_bytes", info.block_bytes},
+          {"key_bytes", info.key_bytes}};
+}
+
+Json StatsJson(const CacheStats& cache, const LocalStats& local) {
+  Json puts = Json::object();
+  for (size_t i = 0; i < std::size(cache.put_blocks); ++i) {
+    puts[std::string(PutResultName(static_cast<PutResult>(i)))] = cache.put_blocks[i];
+  }
+  Json requests = Json::object();
+  for (size_t type = 1; type < kRequestTypes; ++type) {
+    const RequestStats& stats = local.requests[type];
+    const uint64_t count = stats.ok + stats.failed;
+    if (count == 0) continue;
+    requests[std::string(RequestTypeName(type))] = {
+        {"ok", stats.ok}, {"failed", stats.failed}, {"mean_us", stats.total_micros / count}};
+  }
+  return {{"lookups", cache.lookups},
+          {"lookup_keys", cache.lookup_keys},
+          {"acquires", cache.acquires},
+          {"hit_blocks", cache.hit_blocks},
+          {"miss_blocks", cache.miss_blocks},
+          {"hit_bytes", cache.hit_bytes},
+          {"put_blocks", std::move(puts)},
+          {"put_bytes", cache.put_bytes},
+          {"put_conflicts", cache.put_conflicts},
+          {"evicted_blocks", cache.evicted_blocks},
+          {"reclaimed_blocks", cache.reclaimed_blocks},
+          {"invalidated_blocks", cache.invalidated_blocks},
+          {"corrupt_blocks", cache.corrupt_blocks},
+          {"lease_cap_refusals", cache.lease_cap_refusals},
+          {"holds_expired", cache.holds_expired},
+          {"granted_bytes", local.granted_bytes},
+          {"copied_bytes", local.read_bytes},
+          {"sessions_opened", local.sessions_opened},
+          {"malformed_messages", local.malformed},
+          {"slow_requests", local.slow_requests},
+          {"requests", std::move(requests)}};
+}
+
+absl::StatusOr<uint64_t> WantedBytes(const Json& capacity, const HostMemory& host,
+                                     uint64_t held_bytes) {
+  if (capacity.is_number_unsigned()) return capacity.get<uint64_t>();
+  if (!capacity.is_string()) {
+    return absl::InvalidArgumentError(
+        "\"capacity\" must be bytes, or a text like \"2GiB\" or \"50%\"");
+  }
+  KV_ASSIGN_OR_RETURN(
+      const SettingValue value,
+      ParseSetting(*FindSetting("arena.capacity_bytes"), capacity.get_ref<const std::string&>()));
+  return std::get<Capacity>(value).Of(host.BudgetBytes(held_bytes));
+}
+
+// Everything that one request needs.
+struct Call {
+  const DaemonOptions& options;
+  Cache& cache;
+  const Json& request;
+  uid_t uid;
+};
+
+Json StatusJson(const Call& call, const LocalStats& local, int64_t uptime_nanos) {
+  const CacheStats stats = call.cache.Stats();
+  Json json = {{"version", call.options.version},
+               {"incarnation", absl::StrFormat("%016x", call.cache.incarnation())},
+               {"pid", ::getpid()},
+               {"uptime_seconds", uptime_nanos / 1'000'000'000},
+               {"socket", call.options.local.socket_path},
+               {"metrics", call.options.metrics.ToString()},
+               {"rpc", call.options.rpc.has_value() ? call.options.rpc->listen.ToString() : "off"},
+               {"capacity_bytes", stats.arena.capacity_bytes},
+               {"chunk_bytes", stats.arena.chunk_bytes},
+               {"used_bytes", stats.arena.used_bytes},
+               {"draining_bytes", stats.arena.draining_bytes},
+               {"blocks", stats.index.entries},
+               {"index_bytes", stats.index.memory_bytes},
+               {"namespaces", stats.namespaces},
+               {"leases", stats.leases},
+               {"leased_bytes", stats.leased_bytes},
+               {"quarantined_bytes", stats.quarantined_bytes},
+               {"sessions", local.sessions},
+               {"ended_sessions", local.ended_sessions},
+               {"staging_bytes", local.staging_bytes}};
+  if (const absl::StatusOr<HostMemory> host = ReadHostMemory(); host.ok()) {
+    json["host_budget_bytes"] = host->BudgetBytes(stats.arena.chunk_bytes);
+  }
+  return json;
+}
+
+absl::StatusOr<Json> Namespaces(const Call& call) {
+  KV_RETURN_IF_ERROR(OnlyFields(call.request, {"offset"}));
+  size_t offset = 0;
+  if (const auto field = call.request.find("offset"); field != call.request.end()) {
+    if (!field->is_number_unsigned())
+      return absl::InvalidArgumentError("\"offset\" must be a number");
+    offset = field->get<size_t>();
+  }
+  const std::vector<NamespaceInfo> all = call.cache.Namespaces();
+  Json list = Json::array();
+  for (size_t i = offset; i < all.size() && list.size() < kNamespacesPerAnswer; ++i) {
+    list.push_back(NamespaceJson(all[i]));
+  }
+  return Json{{"total", all.size()}, {"namespaces", std::move(list)}};
+}
+
+absl::StatusOr<Json> Resize(const Call& call) {
+  KV_RETURN_IF_ERROR(OnlyFields(call.request, {"capacity"}));
+  const auto capacity = call.request.find("capacity");
+  if (capacity == call.request.end()) return absl::InvalidArgumentError("\"capacity\" is missing");
+  const ArenaStats before = call.cache.Stats().arena;
+  KV_ASSIGN_OR_RETURN(const HostMemory host, ReadHostMemory());
+  KV_ASSIGN_OR_RETURN(uint64_t bytes, WantedBytes(*capacity, host, before.chunk_bytes));
+  bytes = bytes / kExtentBytes * kExtentBytes;
+  KV_RETURN_IF_ERROR(CheckArenaBytes(host, bytes, before.chunk_bytes));
+  KV_RETURN_IF_ERROR(call.cache.Resize(bytes));
+  const ArenaStats after = call.cache.Stats().arena;
+  KvLog(LogLevel::kInfo, "resized",
+        {{"uid", absl::StrFormat("%d", call.uid)},
+         {"from", FormatBytes(before.capacity_bytes)},
+         {"to", FormatBytes(after.capacity_bytes)}});
+  return Json{{"before_bytes", before.capacity_bytes},
+              {"capacity_bytes", after.capacity_bytes},
+              {"chunk_bytes", after.chunk_bytes},
+              {"draining_bytes", after.draining_bytes}};
+}
+
+// Which namespaces an invalidation means.
+absl::StatusOr<std::function<bool(const NamespaceInfo&)>> Selector(const Json& request) {
+  const auto ns = request.find("ns"), model = request.find("model"), all = request.find("all");
+  const auto end = request.end();
+  if ((ns != end) + (model != end) + (all != end) != 1) {
+    return absl::InvalidArgumentError("exactly one of \"ns\", \"model\" and \"all\" must be given");
+  }
+  if (all != end) {
+    if (!all->is_boolean() || !all->get<bool>())
+      return absl::InvalidArgumentError("\"all\" must be true");
+    return [](const NamespaceInfo&) { return true; };
+  }
+  if (model != end) {
+    if (!model->is_string()) return absl::InvalidArgumentError("\"model\" must be a text");
+    return [name = model->get<std::string>()](const NamespaceInfo& info) {
+      return info.model == name;
+    };
+  }
+  if (!ns->is_string()) return absl::InvalidArgumentError("\"ns\" must be a text");
+  KV_ASSIGN_OR_RETURN(const std::string bytes, FromHex(ns->get_ref<const std::string&>()));
+  if (bytes.size() != sizeof(NamespaceId::bytes)) {
+    return absl::InvalidArgumentError("\"ns\" must have 32 hexadecimal digits");
+  }
+  return [bytes](const NamespaceInfo& info) {
+    return std::equal(info.id.bytes.begin(), info.id.bytes.end(),
+                      reinterpret_cast<const uint8_t*>(bytes.data()));
+  };
+}
+
+absl::StatusOr<Json> Invalidate(const Call& call) {
+  KV_RETURN_IF_ERROR(OnlyFields(call.request, {"ns", "model", "all"}));
+  KV_ASSIGN_OR_RETURN(const auto is_meant, Selector(call.request));
+  uint64_t namespaces = 0, removed = 0;
+  for (const NamespaceInfo& info : call.cache.Namespaces()) {
+    if (!is_meant(info)) continue;
+    removed += call.cache.Invalidate(info.handle);
+    ++namespaces;
+  }
+  if (namespaces == 0 && !call.request.contains("all")) {
+    return absl::NotFoundError("no such namespace here; `kvarve status --namespaces` lists them");
+  }
+  KvLog(LogLevel::kInfo, "invalidated",
+        {{"uid", absl::StrFormat("%d", call.uid)},
+         {"namespaces", absl::StrFormat("%d", namespaces)},
+         {"blocks", absl::StrFormat("%d", removed)}});
+  return Json{{"namespaces", namespaces}, {"removed_blocks", removed}};
+}
+
+}  // namespace
+
+Admin::Admin(const DaemonOptions* options, Cache* cache, std::function<LocalStats()> local_stats)
+    : options_(options),
+      cache_(cache),
+      local_stats_(std::move(local_stats)),
+      start_nanos_(SystemClock::Get()->NowNanos()) {}
+
+absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
+  const Json request = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!request.is_object()) return absl::InvalidArgumentError("the request is not a JSON object");
+  const auto op = request.find("op");
+  if (op == request.end() || !op->is_string())
+    return absl::InvalidArgumentError("\"op\" is missing");
+  const std::string& name = op->get_ref<const std::string&>();
+  const Call call{*options_, *cache_, request, uid};
+  absl::StatusOr<Json> answer = absl::InvalidArgumentError(
+      absl::StrFormat("unknown op \"%s\"; known: status, stats, namespaces, resize, invalidate",
+                      name.substr(0, 64)));
+  if (name == "status" || name == "stats") {
+    KV_RETURN_IF_ERROR(OnlyFields(request, {}));
+    answer = name == "stats"
+                 ? StatsJson(cache_->Stats(), local_stats_())
+                 : StatusJson(call, local_stats_(), SystemClock::Get()->NowNanos() - start_nanos_);
+  } else if (name == "namespaces") {
+    answer = Namespaces(call);
+  } else if (name == "resize") {
+    answer = Resize(call);
+  } else if (name == "invalidate") {
+    answer = Invalidate(call);
+  }
+  if (!answer.ok()) return answer.status();
+  return Dump(*answer);
+}
+
+}  // namespace kvarve

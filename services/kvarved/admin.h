@@ -1,0 +1,47 @@
+// What `kvarve` asks of a daemon: one JSON object in, one out (docs/operations.md).
+//
+//   {"op": "status"}       {"op": "stats"}
+//   {"op": "namespaces", "offset": 0}                     at most kNamespacesPerAnswer an answer
+//   {"op": "resize", "capacity": "2GiB" | "50%" | bytes}
+//   {"op": "invalidate", "ns": HEX | "model": NAME | "all": true}
+//
+// THREADS: any.  BLOCKS: resize and invalidate, for the cache's work.
+#ifndef KVARVE_SERVICES_KVARVED_ADMIN_H_
+#define KVARVE_SERVICES_KVARVED_ADMIN_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "services/kvarved/options.h"
+#include "services/local/counters.h"
+#include "storage/cache/cache.h"
+
+namespace kvarve {
+
+inline constexpr size_t kNamespacesPerAnswer = 256;
+
+class Admin {
+ public:
+  // `cache` and `options` outlive it. `local_stats` may be called from any thread.
+  Admin(const DaemonOptions* options, Cache* cache, std::function<LocalStats()> local_stats);
+
+  // InvalidArgument: not JSON, an unknown op or field, a value of another kind; says what is
+  // expected. NotFound: a namespace or model that nobody opened. Whoever asks has been let in;
+  // `uid` is for the log.
+  absl::StatusOr<std::string> Handle(std::string_view json, uid_t uid);
+
+ private:
+  const DaemonOptions* const options_;
+  Cache* const cache_;
+  const std::function<LocalStats()> local_stats_;
+  const int64_t start_nanos_;
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_SERVICES_KVARVED_ADMIN_H_

@@ -1,0 +1,171 @@
+// Administration over a real cache: each op, and everything that a request can get wrong.
+#include "services/kvarved/admin.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "storage/base/units.h"
+#include "storage/testing/block_generator.h"
+
+namespace kvarve {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kBlockBytes = 1 << 20;
+
+class AdminTest : public ::testing::Test {
+ protected:
+  AdminTest() {
+    options_.version = "1.2.3";
+    options_.cache.arena.capacity_bytes = 4 * kExtentBytes;
+    options_.cache.arena.chunk_bytes = kExtentBytes;
+    options_.cache.arena.hugetlb = false;
+    options_.cache.arena.prefault = false;
+    cache_ = *Cache::Create(options_.cache);
+    local_.sessions = 3;
+    local_.requests[5].ok = 4;
+    local_.requests[5].total_micros = 80;
+    admin_ = std::make_unique<Admin>(&options_, cache_.get(), [this] { return local_; });
+  }
+  NamespaceInfo Open(std::string model) {
+    NamespaceDescriptor d;
+    d.model = std::move(model);
+    d.model_digest = "digest";
+    d.element_type = ElementType::kOpaque;
+    d.layer_count = d.layer_total = 1;
+    d.kv_head_count = d.kv_head_total = 1;
+    d.block_tokens = 16;
+    d.block_bytes = kBlockBytes;
+    d.hash_version = "kvarve-chain-1";
+    d.tenant = "team";
+    return *cache_->OpenNamespace(d);
+  }
+  void Put(const NamespaceInfo& ns, size_t blocks) {
+    const std::vector<BlockKey> keys = testing::KeyChain(ns.handle, blocks);
+    const std::vector<std::byte> block(kBlockBytes, std::byte{1});
+    const std::vector<const std::byte*> sources(blocks, block.data());
+    PutRequest request;
+    request.ns = ns.handle;
+    request.keys = keys;
+    request.sources = sources;
+    std::vector<PutResult> results(blocks);
+    ASSERT_TRUE(cache_->Put(request, results).ok());
+  }
+  Json Do(const Json& request) {
+    const absl::StatusOr<std::string> answer = admin_->Handle(request.dump(), 0);
+    EXPECT_TRUE(answer.ok()) << request << answer.status();
+    return answer.ok() ? Json::parse(*answer) : Json();
+  }
+  absl::Status Error(std::string_view text) { return admin_->Handle(text, 0).status(); }
+
+  DaemonOptions options_;
+  LocalStats local_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Admin> admin_;
+};
+
+TEST_F(AdminTest, StatusAndStats) {
+  Put(Open("m"), 3);
+  const Json status = Do({{"op", "status"}});
+  EXPECT_EQ(status["version"], "1.2.3");
+  EXPECT_EQ(status["capacity_bytes"], 4 * kExtentBytes);
+  EXPECT_EQ(status["used_bytes"], 3 * kBlockBytes);
+  EXPECT_EQ(status["blocks"], 3);
+  EXPECT_EQ(status["sessions"], 3);
+  EXPECT_EQ(status["namespaces"], 1);
+  EXPECT_EQ(status["rpc"], "off");
+  const Json stats = Do({{"op", "stats"}});
+  EXPECT_EQ(stats["put_blocks"]["stored"], 3);
+  EXPECT_EQ(stats["put_bytes"], 3 * kBlockBytes);
+  EXPECT_EQ(stats["requests"]["lookup"]["ok"], 4);
+  EXPECT_EQ(stats["requests"]["lookup"]["mean_us"], 20);
+  EXPECT_FALSE(stats["requests"].contains("put"));
+}
+
+TEST_F(AdminTest, NamespacesComeInPages) {
+  std::vector<std::string> ids;
+  for (size_t i = 0; i < kNamespacesPerAnswer + 10; ++i)
+    ids.push_back(ToHex(Open("m" + std::to_string(i)).id.bytes));
+  const Json first = Do({{"op", "namespaces"}});
+  EXPECT_EQ(first["total"], ids.size());
+  ASSERT_EQ(first["namespaces"].size(), kNamespacesPerAnswer);
+  EXPECT_EQ(first["namespaces"][0]["ns"], ids[0]);
+  EXPECT_EQ(first["namespaces"][0]["tenant"], "team");
+  EXPECT_EQ(first["namespaces"][0]["block_bytes"], kBlockBytes);
+  const Json rest = Do({{"op", "namespaces"}, {"offset", kNamespacesPerAnswer}});
+  ASSERT_EQ(rest["namespaces"].size(), 10u);
+  EXPECT_EQ(rest["namespaces"][9]["ns"], ids.back());
+  EXPECT_EQ(Do({{"op", "namespaces"}, {"offset", 1u << 30}})["namespaces"].size(), 0u);
+}
+
+TEST_F(AdminTest, ResizeBothWays) {
+  Put(Open("m"), 100);
+  Json answer = Do({{"op", "resize"}, {"capacity", "64MiB"}});
+  EXPECT_EQ(answer["before_bytes"], 4 * kExtentBytes);
+  EXPECT_EQ(answer["capacity_bytes"], 2 * kExtentBytes);
+  EXPECT_LE(cache_->Stats().arena.used_bytes, 2 * kExtentBytes);
+  answer = Do({{"op", "resize"}, {"capacity", 5 * kExtentBytes + 17}});
+  EXPECT_EQ(answer["capacity_bytes"], 5 * kExtentBytes);
+  EXPECT_EQ(cache_->CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(Error(R"({"op": "resize", "capacity": "900TiB"})").code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Error(R"({"op": "resize", "capacity": 4096})").code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(AdminTest, InvalidateByNamespaceModelOrAll) {
+  const NamespaceInfo a = Open("a"), b = Open("b"), c = Open("c");
+  for (const NamespaceInfo& ns : {a, b, c}) Put(ns, 2 + ns.handle);
+  Json answer = Do({{"op", "invalidate"}, {"ns", ToHex(a.id.bytes)}});
+  EXPECT_EQ(answer["removed_blocks"], 2 + a.handle);
+  answer = Do({{"op", "invalidate"}, {"model", "b"}});
+  EXPECT_EQ(answer["namespaces"], 1);
+  EXPECT_EQ(answer["removed_blocks"], 2 + b.handle);
+  answer = Do({{"op", "invalidate"}, {"all", true}});
+  EXPECT_EQ(answer["namespaces"], 3);
+  EXPECT_EQ(answer["removed_blocks"], 2 + c.handle);
+  EXPECT_EQ(Error(R"({"op": "invalidate", "model": "none"})").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Error(R"({"op": "invalidate", "ns": "00112233445566778899aabbccddeeff"})").code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(AdminTest, WrongRequestsAreNamed) {
+  struct Case {
+    const char* request;
+    const char* says;
+  };
+  const Case cases[] = {
+      {"", "not a JSON object"},
+      {"[1]", "not a JSON object"},
+      {"{", "not a JSON object"},
+      {"{}", "\"op\" is missing"},
+      {R"({"op": 3})", "\"op\" is missing"},
+      {R"({"op": "fly"})", "unknown op \"fly\"; known: status"},
+      {R"({"op": "status", "x": 1})", "unknown field \"x\""},
+      {R"({"op": "namespaces", "offset": -1})", "\"offset\""},
+      {R"({"op": "resize"})", "\"capacity\" is missing"},
+      {R"({"op": "resize", "capacity": -5})", "\"capacity\" must be"},
+      {R"({"op": "resize", "capacity": "lots"})", "\"lots\""},
+      {R"({"op": "resize", "capacity": "90%"})", "out of range"},
+      {R"({"op": "invalidate"})", "exactly one"},
+      {R"({"op": "invalidate", "all": true, "model": "m"})", "exactly one"},
+      {R"({"op": "invalidate", "all": false})", "must be true"},
+      {R"({"op": "invalidate", "ns": "abc"})", ""},
+      {R"({"op": "invalidate", "ns": "abcd"})", "32 hexadecimal"},
+      {R"({"op": "invalidate", "ns": 5})", "must be a text"},
+      {R"({"op": "invalidate", "model": 5})", "must be a text"},
+  };
+  for (const Case& test : cases) {
+    const absl::Status status = Error(test.request);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.request;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.says)) << test.request;
+  }
+  EXPECT_FALSE(admin_->Handle(std::string(100'000, '['), 0).ok());
+}
+
+}  // namespace
+}  // namespace kvarve

@@ -1,0 +1,118 @@
+#include "services/kvarved/daemon.h"
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "services/kvarved/admin.h"
+#include "services/local/local_server.h"
+#include "services/metrics/exposition.h"
+#include "services/metrics/metrics_server.h"
+#include "services/rpc/block_store.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve {
+namespace {
+
+constexpr int64_t kRpcGraceNanos = 1'000'000'000;
+
+double SecondsSince1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Page size of each pool's newest chunk, by the tenant's name.
+std::vector<std::pair<std::string, uint64_t>> PageBytes(const Cache& cache) {
+  std::map<PoolId, std::string> pools;
+  for (NamespaceInfo& info : cache.Namespaces()) pools.emplace(info.pool, std::move(info.tenant));
+  std::vector<std::pair<std::string, uint64_t>> result;
+  for (auto& [pool, tenant] : pools) {
+    const std::vector<ChunkInfo> chunks = cache.Chunks(pool);
+    if (!chunks.empty()) result.emplace_back(std::move(tenant), chunks.back().page_bytes);
+  }
+  return result;
+}
+
+}  // namespace
+
+struct Daemon::Rep {
+  DaemonOptions options;
+  double start_seconds = 0;
+  std::atomic<bool> is_ready{false};
+  std::unique_ptr<Cache> cache;
+  std::unique_ptr<Admin> admin;
+  std::unique_ptr<LocalServer> local;
+  // Requests of administration may come before `local` is written: they see no counters then.
+  std::atomic<const LocalServer*> counted{nullptr};
+  std::unique_ptr<BlockStore> store;
+  std::unique_ptr<RpcServer> rpc;
+  std::unique_ptr<MetricsServer> metrics;
+
+  LocalStats PlaneStats() const {
+    const LocalServer* const server = counted.load();
+    return server != nullptr ? server->Stats() : LocalStats();
+  }
+  MetricsSnapshot Snapshot() const {
+    MetricsSnapshot snapshot;
+    snapshot.version = options.version;
+    snapshot.start_seconds = start_seconds;
+    snapshot.cache = cache->Stats();
+    snapshot.page_bytes = PageBytes(*cache);
+    snapshot.local = PlaneStats();
+    if (rpc != nullptr) snapshot.rpc = rpc->Stats();
+    return snapshot;
+  }
+};
+
+Daemon::Daemon(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
+  auto owned = std::make_unique<Rep>();
+  Rep* const rep = owned.get();
+  rep->options = std::move(options);
+  rep->start_seconds = SecondsSince1970();
+  std::unique_ptr<Daemon> daemon(
+      new Daemon(std::move(owned)));  // stops what was started, whatever fails
+
+  KV_ASSIGN_OR_RETURN(rep->cache, Cache::Create(rep->options.cache));
+  rep->admin =
+      std::make_unique<Admin>(&rep->options, rep->cache.get(), [rep] { return rep->PlaneStats(); });
+  rep->options.local.admin = [admin = rep->admin.get()](std::string_view json, uid_t uid) {
+    return admin->Handle(json, uid);
+  };
+  // First of all that listens: its lock decides which of two daemons serves.
+  KV_ASSIGN_OR_RETURN(rep->local, LocalServer::Start(rep->options.local, rep->cache.get()));
+  rep->counted.store(rep->local.get());
+  if (rep->options.rpc.has_value()) {
+    rep->store = BlockStoreOf(rep->cache.get());
+    KV_ASSIGN_OR_RETURN(rep->rpc, RpcServer::Start(*rep->options.rpc, rep->store.get()));
+  }
+  if (!rep->options.metrics.off()) {
+    MetricsServerOptions metrics;
+    metrics.listen = rep->options.metrics;
+    metrics.metrics = [rep] { return ExposeMetrics(rep->Snapshot()); };
+    metrics.ready = [rep] {
+      return rep->is_ready.load() ? absl::OkStatus() : absl::UnavailableError("starts or stops");
+    };
+    KV_ASSIGN_OR_RETURN(rep->metrics, MetricsServer::Start(std::move(metrics)));
+  }
+  rep->is_ready.store(true);
+  return daemon;
+}
+
+Daemon::~Daemon() { Stop(); }
+
+uint64_t Daemon::incarnation() const { return rep_->cache->incarnation(); }
+uint16_t Daemon::metrics_port() const {
+  return rep_->metrics != nullptr ? rep_->metrics->port() : 0;
+}
+uint16_t Daemon::rpc_port() const { return rep_->rpc != nullptr ? rep_->rpc->port() : 0; }
+
+void Daemon::Stop() {
+  rep_->is_ready.store(false);
+  if (rep_->rpc != nullptr) rep_->rpc->Stop(kRpcGraceNanos);
+  if (rep_->local != nullptr) rep_->local->Stop();
+  if (rep_->metrics != nullptr) rep_->metrics->Stop();
+}
+
+}  // namespace kvarve

@@ -1,0 +1,146 @@
+#include "services/kvarved/options.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "storage/base/abseil.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve {
+namespace {
+
+absl::Status Wrong(const Config& config, std::string_view name, std::string_view why) {
+  return absl::InvalidArgumentError(absl::StrFormat("%s (%s): %s", name, config.Origin(name), why));
+}
+
+absl::StatusOr<uint32_t> ParseId(std::string_view text) {
+  uint32_t id = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  // The highest number means "none" to the kernel.
+  if (error != std::errc() || end != text.data() + text.size() ||
+      id == std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("\"%s\" is no number of a user or group", text));
+  }
+  return id;
+}
+
+absl::StatusOr<std::vector<uint32_t>> ParseIds(const Config& config, std::string_view name) {
+  std::vector<uint32_t> ids;
+  for (const std::string& text : config.List(name)) {
+    const absl::StatusOr<uint32_t> id = ParseId(text);
+    if (!id.ok()) return Wrong(config, name, ToStd(id.status().message()));
+    ids.push_back(*id);
+  }
+  return ids;
+}
+
+// "uid:1000=team-a"
+absl::StatusOr<TenantRule> ParseRule(std::string_view text) {
+  constexpr std::string_view kUid = "uid:", kGid = "gid:";
+  const size_t equals = text.find('=');
+  const bool is_uid = text.starts_with(kUid);
+  if (equals == std::string_view::npos || equals + 1 == text.size() ||
+      !(is_uid || text.starts_with(kGid))) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("\"%s\" is no rule; an example: uid:1000=team-a or gid:2000=team-b", text));
+  }
+  KV_ASSIGN_OR_RETURN(const uint32_t id, ParseId(text.substr(kUid.size(), equals - kUid.size())));
+  TenantRule rule;
+  (is_uid ? rule.uid : rule.gid) = id;
+  rule.tenant = text.substr(equals + 1);
+  return rule;
+}
+
+absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemory& host) {
+  constexpr std::string_view kCapacity = "arena.capacity_bytes";
+  constexpr std::string_view kChunk = "arena.chunk_bytes";
+  CacheOptions cache;
+  const Capacity capacity = config.CapacityOf(kCapacity);
+  cache.arena.capacity_bytes = capacity.Of(host.BudgetBytes()) / kExtentBytes * kExtentBytes;
+  const absl::Status fits = CheckArenaBytes(host, cache.arena.capacity_bytes);
+  if (!fits.ok()) return Wrong(config, kCapacity, ToStd(fits.message()));
+  cache.arena.chunk_bytes = config.Bytes(kChunk);
+  if (cache.arena.chunk_bytes % kExtentBytes != 0)
+    return Wrong(config, kChunk, "is not a multiple of 32 MiB");
+  cache.arena.hugetlb = config.Bool("arena.huge_pages");
+  cache.arena.prefault = config.Bool("arena.prefault");
+  cache.arena.hold_dropped = true;  // the local plane says when no client maps a chunk any more
+  cache.arena.available_bytes = HostAvailableBytes();
+  cache.max_entries = static_cast<uint64_t>(config.Int("cache.max_entries"));
+  cache.policy = config.Text("cache.policy");
+  cache.lease_bytes_max = config.Bytes("limits.lease_total_bytes");
+  return cache;
+}
+
+absl::StatusOr<LocalServerOptions> LocalOptionsOf(const Config& config) {
+  LocalServerOptions local;
+  local.socket_path = config.Text("socket.path");
+  local.state_dir = config.Text("tenant.state_dir");
+  local.daemon_version = KVARVE_VERSION;
+  KV_ASSIGN_OR_RETURN(local.allowed_uids, ParseIds(config, "socket.allow_uids"));
+  KV_ASSIGN_OR_RETURN(local.allowed_gids, ParseIds(config, "socket.allow_gids"));
+  if (!local.allowed_uids.empty() || !local.allowed_gids.empty())
+    local.allowed_uids.push_back(::geteuid());
+  KV_ASSIGN_OR_RETURN(local.admin_uids, ParseIds(config, "socket.admin_uids"));
+  local.default_tenant = config.Text("tenant.default");
+  if (local.default_tenant.empty()) return Wrong(config, "tenant.default", "must not be empty");
+  for (const std::string& text : config.List("tenant.rules")) {
+    absl::StatusOr<TenantRule> rule = ParseRule(text);
+    if (!rule.ok()) return Wrong(config, "tenant.rules", ToStd(rule.status().message()));
+    local.tenants.push_back(*std::move(rule));
+  }
+  local.max_sessions = static_cast<uint32_t>(config.Int("limits.sessions"));
+  local.max_sessions_per_uid = static_cast<uint32_t>(config.Int("limits.sessions_per_uid"));
+  local.max_namespaces_per_tenant =
+      static_cast<uint32_t>(config.Int("limits.namespaces_per_tenant"));
+  local.lease_bytes_per_process = config.Bytes("limits.lease_process_bytes");
+  local.max_hold_nanos = config.DurationNanos("limits.hold");
+  local.staging_bytes_per_session = config.Bytes("limits.staging_session_bytes");
+  local.staging_bytes_per_process = config.Bytes("limits.staging_process_bytes");
+  local.staging_bytes_total = config.Bytes("limits.staging_total_bytes");
+  local.slow_request_nanos = config.DurationNanos("log.slow_request");
+  return local;
+}
+
+absl::StatusOr<std::optional<RpcServerOptions>> RpcOptionsOf(const Config& config) {
+  const ListenAddress& listen = config.Address("rpc.listen");
+  if (listen.off()) return std::nullopt;
+  if (!listen.is_loopback) {
+    return Wrong(config, "rpc.listen",
+                 "the gRPC server is not encrypted and listens on loopback only");
+  }
+  if (config.Text("rpc.token_file").empty()) {
+    return Wrong(config, "rpc.token_file",
+                 "is needed when rpc.listen is set; an example: /etc/kvarve/rpc.token");
+  }
+  RpcServerOptions rpc;
+  rpc.listen = listen;
+  rpc.token_file = config.Text("rpc.token_file");
+  rpc.max_message_bytes = config.Bytes("rpc.max_message_bytes");
+  rpc.daemon_version = KVARVE_VERSION;
+  return rpc;
+}
+
+}  // namespace
+
+absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMemory& host) {
+  DaemonOptions options;
+  options.version = KVARVE_VERSION;
+  const std::string& level = config.Text("log.level");
+  options.log_level = level == "debug"     ? LogLevel::kDebug
+                      : level == "warning" ? LogLevel::kWarning
+                      : level == "error"   ? LogLevel::kError
+                                           : LogLevel::kInfo;
+  options.log_format = config.Text("log.format") == "json" ? LogFormat::kJson : LogFormat::kText;
+  KV_ASSIGN_OR_RETURN(options.cache, CacheOptionsOf(config, host));
+  KV_ASSIGN_OR_RETURN(options.local, LocalOptionsOf(config));
+  options.metrics = config.Address("metrics.listen");
+  KV_ASSIGN_OR_RETURN(options.rpc, RpcOptionsOf(config));
+  return options;
+}
+
+}  // namespace kvarve

@@ -1,0 +1,35 @@
+// From the configuration to what each part is told at its start.
+// THREADS: any.
+#ifndef KVARVE_SERVICES_KVARVED_OPTIONS_H_
+#define KVARVE_SERVICES_KVARVED_OPTIONS_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/config/config.h"
+#include "services/local/options.h"
+#include "services/rpc/rpc_server.h"
+#include "storage/arena/host_memory.h"
+#include "storage/base/log.h"
+#include "storage/cache/cache.h"
+
+namespace kvarve {
+
+struct DaemonOptions {
+  std::string version;
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+  CacheOptions cache;
+  LocalServerOptions local;  // its admin handler is the daemon's
+  ListenAddress metrics;     // may be off
+  std::optional<RpcServerOptions> rpc;
+};
+
+// InvalidArgument: values that are right alone but not together or not on this host (more memory
+// than kvarved may take, a uid that is no number); names the setting and where it came from.
+absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMemory& host);
+
+}  // namespace kvarve
+
+#endif  // KVARVE_SERVICES_KVARVED_OPTIONS_H_
