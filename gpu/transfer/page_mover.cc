@@ -65,12 +65,14 @@ absl::StatusOr<PageMover> PageMover::Create(KvView view, const BlockLayout& layo
   return PageMover(std::move(view), layout);
 }
 
-absl::Status PageMover::Check(std::span<const int64_t> page_ids, uint32_t token_begin,
-                              uint32_t token_end, size_t block_size) const {
-  if (block_size != layout_.BlockBytes()) {
-    return absl::InvalidArgumentError(absl::StrFormat("a block of %d bytes where the layout has %d",
-                                                      block_size, layout_.BlockBytes()));
-  }
+absl::Status PageMover::CheckBlock(size_t bytes) const {
+  if (bytes == layout_.BlockBytes()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("a block of %d bytes where the layout has %d", bytes, layout_.BlockBytes()));
+}
+
+absl::Status PageMover::CheckPages(std::span<const int64_t> page_ids, uint32_t token_begin,
+                                   uint32_t token_end) const {
   if (page_ids.size() != pages_per_block()) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d page ids for a block of %d pages", page_ids.size(), pages_per_block()));
@@ -149,7 +151,8 @@ void PageMover::ForEachRows(std::span<const int64_t> page_ids, uint32_t token_be
 
 absl::Status PageMover::Gather(std::span<const int64_t> page_ids, uint32_t token_begin,
                                uint32_t token_end, std::span<std::byte> block) const {
-  KV_RETURN_IF_ERROR(Check(page_ids, token_begin, token_end, block.size()));
+  KV_RETURN_IF_ERROR(CheckBlock(block.size()));
+  KV_RETURN_IF_ERROR(CheckPages(page_ids, token_begin, token_end));
   ForEachRows(page_ids, token_begin, token_end, [&](const RowsInPage& rows) {
     const int64_t dense = static_cast<int64_t>(rows.row_bytes);
     StreamRows(
@@ -161,7 +164,8 @@ absl::Status PageMover::Gather(std::span<const int64_t> page_ids, uint32_t token
 
 absl::Status PageMover::Scatter(std::span<const std::byte> block, std::span<const int64_t> page_ids,
                                 uint32_t token_begin, uint32_t token_end) const {
-  KV_RETURN_IF_ERROR(Check(page_ids, token_begin, token_end, block.size()));
+  KV_RETURN_IF_ERROR(CheckBlock(block.size()));
+  KV_RETURN_IF_ERROR(CheckPages(page_ids, token_begin, token_end));
   ForEachRows(page_ids, token_begin, token_end, [&](const RowsInPage& rows) {
     const int64_t dense = static_cast<int64_t>(rows.row_bytes);
     StreamRows(

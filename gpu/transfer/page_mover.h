@@ -31,6 +31,9 @@ class PageMover {
   const BlockLayout& layout() const { return layout_; }
   uint32_t pages_per_block() const { return layout_.tokens / view_.page_tokens; }
 
+  // What Gather and Scatter would answer to these ids and tokens.
+  absl::Status CheckPages(std::span<const int64_t> page_ids, uint32_t token_begin,
+                          uint32_t token_end) const;
   // Pages to block. `block` has BlockBytes().
   absl::Status Gather(std::span<const int64_t> page_ids, uint32_t token_begin, uint32_t token_end,
                       std::span<std::byte> block) const;
@@ -40,8 +43,7 @@ class PageMover {
 
  private:
   PageMover(KvView view, const BlockLayout& layout);
-  absl::Status Check(std::span<const int64_t> page_ids, uint32_t token_begin, uint32_t token_end,
-                     size_t block_size) const;
+  absl::Status CheckBlock(size_t bytes) const;
   // Calls copy(RowsInPage) for all rows of the range; what is contiguous on both sides comes as one
   // row.
   template <typename Copy>

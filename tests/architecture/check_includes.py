@@ -22,6 +22,7 @@ MAY_INCLUDE = {
     "gpu": (BLOCK, BASE),
     "client/local": (BLOCK, BASE),
     "client/cpp": ("client/local", "proto", BLOCK, BASE),
+    "client/cpp/engine": ("client/cpp", "client/local", "gpu", BLOCK, BASE),
     "client/python": ("client/cpp", "client/local", "gpu", BLOCK, BASE),
     "client/cli": ("client/cpp", "client/local", "proto", BLOCK, BASE),
     "services": ("services", "client/local", "proto", "storage"),

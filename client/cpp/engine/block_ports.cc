@@ -1,0 +1,64 @@
+#include "client/cpp/engine/block_ports.h"
+
+#include <utility>
+
+#include "storage/base/status_macros.h"
+
+namespace kvarve {
+namespace {
+
+class ClientSource final : public BlockSource {
+ public:
+  explicit ClientSource(Client* client) : client_(client) {}
+
+  absl::StatusOr<OpenBlocks> Open(ClientNamespace ns, std::span<const BlockKey> keys,
+                                  const std::optional<GrantSet>& grants,
+                                  uint64_t request_id) override {
+    KV_ASSIGN_OR_RETURN(View view,
+                        grants ? client_->Map(*grants) : client_->Acquire(ns, keys, request_id));
+    OpenBlocks open;
+    open.block_bytes = client_->block_bytes(ns);
+    for (size_t i = 0; i < view.size(); ++i) {
+      open.blocks.push_back(view.block(i));
+      open.checksums.push_back(view.checksum(i));
+    }
+    open.hold = std::make_shared<View>(std::move(view));
+    return open;
+  }
+
+  bool Verify(ClientNamespace ns, const BlockKey& key, const std::byte* block,
+              uint64_t checksum) override {
+    return client_->Verify(ns, key, block, checksum);
+  }
+
+ private:
+  Client* const client_;
+};
+
+class ClientSink final : public BlockSink {
+ public:
+  explicit ClientSink(Client* client) : client_(client) {}
+
+  absl::StatusOr<StagedBytes> Stage(size_t bytes) override {
+    KV_ASSIGN_OR_RETURN(Staging staging, client_->Stage(bytes));
+    auto held = std::make_shared<Staging>(std::move(staging));
+    return StagedBytes{held->data(), held};
+  }
+
+  absl::StatusOr<std::vector<PutOutcome>> Put(ClientNamespace ns, const PutChain& chain,
+                                              StagedBytes staged) override {
+    return client_->PutStaged(ns, chain, std::move(*static_cast<Staging*>(staged.hold.get())));
+  }
+
+ private:
+  Client* const client_;
+};
+
+}  // namespace
+
+std::unique_ptr<BlockSource> SourceOf(Client* client) {
+  return std::make_unique<ClientSource>(client);
+}
+std::unique_ptr<BlockSink> SinkOf(Client* client) { return std::make_unique<ClientSink>(client); }
+
+}  // namespace kvarve
