@@ -24,6 +24,7 @@ namespace {
 
 constexpr int kStarvedMillis = 100;  // without descriptors, and without the reserve
 constexpr int kAcceptsPerWake = 64;
+constexpr int kUnreadDropped = 16;  // packets that a refused client may have sent before
 
 UniqueFd OpenReserve() { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
@@ -139,8 +140,12 @@ void Acceptor::Refuse(int socket, Refusal refusal, const absl::Status& why) {
   context_.counters->Refused(refusal);
   KvLog(LogLevel::kWarning, "client refused",
         {{"reason", std::string(RefusalName(refusal))}, {"why", std::string(why.message())}});
-  // The client reads why before it sees the end; one that does not read loses only that.
   local::Send(socket, local::BuildError(0, why)).IgnoreError();
+  // A HELLO left unread would reset the connection, and the client would not read why.
+  ::shutdown(socket, SHUT_RD);
+  char byte;
+  for (int i = 0; i<kUnreadDropped&& ::recv(socket, &byte, 1, MSG_DONTWAIT)> 0; ++i) {
+  }
 }
 
 }  // namespace kvarve

@@ -80,11 +80,17 @@ std::optional<Packet> RawClient::Receive() {
   return packet;
 }
 
+bool RawClient::ReceiveEnd() {
+  while (Receive().has_value()) {
+  }
+  return true;
+}
+
 absl::StatusOr<Packet> RawClient::Call(std::string_view message) {
   local::Header sent;
   KV_CHECK(message.size() >= sizeof(sent));
   std::memcpy(&sent, message.data(), sizeof(sent));
-  if (!TrySend(message)) return absl::UnavailableError("closed");
+  TrySend(message);  // a daemon that refuses says why before it closes
   while (true) {
     std::optional<Packet> packet = Receive();
     if (!packet.has_value()) return absl::UnavailableError("closed");

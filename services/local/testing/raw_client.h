@@ -53,6 +53,8 @@ class RawClient {
   bool TrySend(std::string_view message);
   // nullopt at the end of the connection.
   std::optional<Packet> Receive();
+  // True when the connection ends, whatever comes before that.
+  bool ReceiveEnd();
   // Sends, and gives the answer to the request number that the message carries, taking in POOL_ADD
   // and POOL_DROP on the way; the status of an ERROR; Unavailable at the end of the connection.
   absl::StatusOr<Packet> Call(std::string_view message);
