@@ -1,15 +1,17 @@
 // libkvarve: put and get prefix KV through the kvarved of this host.
 //
-// A Client is one process's connection. It needs no daemon to be created: it joins when one appears and joins
-// again after a restart, in the background; until then every call answers Unavailable at once. A daemon that
-// hangs costs each call at most its timeout, and after `breaker_failures` such calls nothing (the breaker opens,
-// a probe in the background closes it). A miss is an answer (0 blocks), never an error.
+// A Client is one process's connection. It needs no daemon to be created: it joins when one appears
+// and joins again after a restart, in the background; until then every call answers Unavailable at
+// once. A daemon that hangs costs each call at most its timeout, and after `breaker_failures` such
+// calls nothing (the breaker opens, a probe in the background closes it). A miss is an answer (0
+// blocks), never an error.
 //
-// Zero-copy reads hold a lease; the daemon keeps the memory as long as a View lives, whatever happens to it. After
-// a fork the child's copy of a Client is dead (FailedPrecondition): make a new one.
+// Zero-copy reads hold a lease; the daemon keeps the memory as long as a View lives, whatever
+// happens to it. After a fork the child's copy of a Client is dead (FailedPrecondition): make a new
+// one.
 //
-// THREADS: any; calls of several threads on one Client take turns: give threads that must not wait for each other a
-// Client each.  BLOCKS: up to the timeout.
+// THREADS: any; calls of several threads on one Client take turns: give threads that must not wait
+// for each other a Client each.  BLOCKS: up to the timeout.
 #ifndef KVARVE_CLIENT_CPP_CLIENT_H_
 #define KVARVE_CLIENT_CPP_CLIENT_H_
 
@@ -32,18 +34,20 @@ namespace kvarve {
 
 struct ClientOptions {
   std::string endpoint = "unix:///run/kvarve/kvarved.sock";
-  std::string engine_id;  // processes of one engine share their leases' end; empty: made from pid and time
+  std::string
+      engine_id;  // processes of one engine share their leases' end; empty: made from pid and time
   local::Role role = local::Role::kTool;
   uint16_t dp_rank = 0, pp_rank = 0, tp_rank = 0;
   std::string client_name = "libkvarve";
   uint64_t staging_bytes = 64ull << 20;  // for puts; 0: this process never puts
-  int64_t timeout_nanos = 20'000'000;        // of lookups, acquires, touches
+  int64_t timeout_nanos = 20'000'000;    // of lookups, acquires, touches
   int64_t put_timeout_nanos = 5'000'000'000;
-  int breaker_failures = 3;                  // consecutive time-outs that open the breaker
+  int breaker_failures = 3;                    // consecutive time-outs that open the breaker
   int64_t probe_interval_nanos = 250'000'000;  // reconnects and breaker probes
 };
 
-// A namespace as this client knows it; valid for the Client's life, reopened by itself after a restart.
+// A namespace as this client knows it; valid for the Client's life, reopened by itself after a
+// restart.
 using ClientNamespace = uint32_t;
 
 struct LookupResult {
@@ -61,13 +65,13 @@ struct GrantSet {
   bool over_lease_cap = false;
 };
 
-// Leased blocks in place. Move-only; releases on destruction. Outlives neither its Client nor a fork.
+// Leased blocks in place. Move-only; releases on destruction. Outlives neither its Client nor a
+// fork.
 class View {
  public:
   View() = default;
-  View(View&&) noexcept;
-  View& operator=(View&&) noexcept;
-  ~View();
+  View(View&&) noexcept = default;
+  View& operator=(View&&) noexcept = default;
   size_t size() const { return blocks_.size(); }
   const std::byte* block(size_t i) const { return blocks_[i]; }
   uint64_t checksum(size_t i) const { return grants_.items[i].checksum; }
@@ -75,34 +79,38 @@ class View {
 
  private:
   friend class Client;
-  struct Hold;                      // keeps the mappings and the lease
+  struct Hold;  // keeps the mappings and the lease
   std::shared_ptr<Hold> hold_;
   GrantSet grants_;
   std::vector<const std::byte*> blocks_;
 };
 
-// A piece of the staging memory. Move-only; given back on destruction, or when its PUT was answered.
+class StagingRegion;
+
+// A piece of the staging memory. Move-only; given back on destruction, or when its PUT was
+// answered.
 class Staging {
  public:
   Staging() = default;
-  Staging(Staging&&) noexcept;
-  Staging& operator=(Staging&&) noexcept;
-  ~Staging();
-  std::byte* data() const { return data_; }
+  Staging(Staging&&) noexcept = default;
+  Staging& operator=(Staging&&) noexcept = default;
+  std::byte* data() const;
   size_t size() const { return size_; }
-  bool valid() const { return data_ != nullptr; }
+  bool valid() const { return region_ != nullptr; }
 
  private:
   friend class Client;
-  struct Region;
-  std::shared_ptr<Region> region_;
-  std::byte* data_ = nullptr;
+  std::shared_ptr<StagingRegion> region_;
   size_t size_ = 0;
-  uint64_t offset_ = 0;
 };
 
 enum class PutOutcome : uint8_t {  // storage/cache's PutResult, by number
-  kStored = 0, kExists = 1, kRejectedParent = 2, kRejectedNoSpace = 3, kRejectedPolicy = 4, kRejectedInvalidated = 5,
+  kStored = 0,
+  kExists = 1,
+  kRejectedParent = 2,
+  kRejectedNoSpace = 3,
+  kRejectedPolicy = 4,
+  kRejectedInvalidated = 5,
 };
 
 struct PutChain {
@@ -135,36 +143,48 @@ class Client {
   // Client's part of a descriptor. A daemon that refuses it makes calls on it answer its error.
   absl::StatusOr<ClientNamespace> OpenNamespace(const NamespaceDescriptor& descriptor);
 
-  absl::StatusOr<LookupResult> Lookup(ClientNamespace ns, std::span<const BlockKey> keys, int64_t hold_nanos = 0);
-  // Leases the leading blocks found (at most kMaxBlocksPerAcquire); an empty View is a miss.
-  absl::StatusOr<View> Acquire(ClientNamespace ns, std::span<const BlockKey> keys, uint64_t request_id = 0);
+  // Of more keys than a message takes, a lookup with a hold asks for the first message's only.
+  absl::StatusOr<LookupResult> Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
+                                      int64_t hold_nanos = 0);
+  // Leases the leading blocks found (at most kMaxBlocksPerAcquire); an empty View is a miss, or,
+  // with grants().over_lease_cap, found but over the cap: Get still works.
+  absl::StatusOr<View> Acquire(ClientNamespace ns, std::span<const BlockKey> keys,
+                               uint64_t request_id = 0);
   // Ends a hold, or the lease of a GrantSet.
   void Release(uint64_t lease);
 
   // Acquire for another process: grants without mapping them here; ended by Release.
-  absl::StatusOr<GrantSet> AcquireGrants(ClientNamespace ns, std::span<const BlockKey> keys, uint64_t request_id);
-  // Maps what a sibling process holds the lease of. FailedPrecondition: other incarnation, or not connected;
-  // NotFound: an unknown chunk.
+  absl::StatusOr<GrantSet> AcquireGrants(ClientNamespace ns, std::span<const BlockKey> keys,
+                                         uint64_t request_id);
+  // Maps what a sibling process holds the lease of. FailedPrecondition: other incarnation, or not
+  // connected; NotFound: an unknown chunk; InvalidArgument: outside its chunk.
   absl::StatusOr<View> Map(const GrantSet& grants);
 
-  // Copy-out: the leading blocks found go to `destinations` (block_bytes each); verified when asked, a mismatch ends
-  // the hit there, is reported and counted. Works beyond the lease cap too. Returns how many.
+  // Copy-out: the leading blocks found go to `destinations` (block_bytes each); verified when
+  // asked, a mismatch ends the hit there, is reported and counted. Works beyond the lease cap too.
+  // Returns how many.
   absl::StatusOr<size_t> Get(ClientNamespace ns, std::span<const BlockKey> keys,
-                             std::span<std::byte* const> destinations, uint64_t request_id = 0, bool verify = true);
+                             std::span<std::byte* const> destinations, uint64_t request_id = 0,
+                             bool verify = true);
   // True when the block's bytes match its checksum; else counted and reported to the daemon.
   bool Verify(ClientNamespace ns, const BlockKey& key, const std::byte* block, uint64_t checksum);
 
   // Puts a chain, copying through staging in pieces. One outcome a block.
   absl::StatusOr<std::vector<PutOutcome>> Put(ClientNamespace ns, const PutChain& chain,
                                               std::span<const std::byte* const> sources);
-  // Staging for a caller that fills it itself. ResourceExhausted when there is none now; never waits.
+  // Staging for a caller that fills it itself. ResourceExhausted when there is none now; never
+  // waits.
   absl::StatusOr<Staging> Stage(size_t bytes);
-  // Puts blocks that lie one after the other in `staging`. The daemon finishes it though this process dies.
-  absl::StatusOr<std::vector<PutOutcome>> PutStaged(ClientNamespace ns, const PutChain& chain, Staging staging);
+  // Puts blocks that lie one after the other in `staging`. The daemon finishes it though this
+  // process dies.
+  absl::StatusOr<std::vector<PutOutcome>> PutStaged(ClientNamespace ns, const PutChain& chain,
+                                                    Staging staging);
 
-  absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys, uint64_t request_id);
+  absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
+                               uint64_t request_id);
   absl::StatusOr<uint64_t> Invalidate(ClientNamespace ns, std::span<const BlockKey> keys = {});
-  // JSON request and answer: {"op": "status" | "stats" | "namespaces" | "resize" | "invalidate", ...}.
+  // JSON request and answer: {"op": "status" | "stats" | "namespaces" | "resize" | "invalidate",
+  // ...}.
   absl::StatusOr<std::string> Admin(std::string_view json);
 
   uint64_t block_bytes(ClientNamespace ns) const;

@@ -70,7 +70,8 @@ absl::Status Send(int socket, std::string_view bytes, std::span<const int> fds) 
   }
 }
 
-absl::StatusOr<size_t> Receive(int socket, std::span<uint8_t> buffer, std::vector<UniqueFd>* fds) {
+absl::StatusOr<size_t> Receive(int socket, std::span<uint8_t> buffer, std::vector<UniqueFd>* fds,
+                               Wait wait) {
   iovec part{buffer.data(), buffer.size()};
   msghdr message{};
   message.msg_iov = &part;
@@ -80,13 +81,10 @@ absl::StatusOr<size_t> Receive(int socket, std::span<uint8_t> buffer, std::vecto
     message.msg_control = control.bytes.data();
     message.msg_controllen = control.bytes.size();
   }
-  ssize_t received = -1;
-  for (int attempt = 0; attempt < kMaxInterrupts; ++attempt) {
-    received = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (received >= 0 || errno != EINTR) break;
-  }
+  const int flags = MSG_CMSG_CLOEXEC | (wait == Wait::kNo ? MSG_DONTWAIT : 0);
+  const ssize_t received = ::recvmsg(socket, &message, flags);
   if (received < 0) {
-    if (errno == EAGAIN) return size_t{0};
+    if (errno == EAGAIN || errno == EINTR) return size_t{0};
     return absl::UnavailableError(ErrnoText("receive"));
   }
   if (fds != nullptr) TakeFds(&message, fds);

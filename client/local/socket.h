@@ -1,6 +1,7 @@
 // One packet at a time over the plane's sequenced-packet sockets.
 //
-// THREADS: any; a message is one packet, so two senders never mix bytes.  BLOCKS: never.
+// THREADS: any; a message is one packet, so two senders never mix bytes.  BLOCKS: only
+// Receive, when asked to.
 #ifndef KVARVE_CLIENT_LOCAL_SOCKET_H_
 #define KVARVE_CLIENT_LOCAL_SOCKET_H_
 
@@ -23,12 +24,16 @@ inline constexpr size_t kMaxFdsPerMessage = 4;
 // REQUIRES: at most kMaxFdsPerMessage.
 absl::Status Send(int socket, std::string_view message, std::span<const int> fds = {});
 
-// Reads one packet; its length, or 0 when none is there now. Unavailable: end of the connection (an
+// Whether Receive waits: kNo never; kSocketTimeout as long as the socket's SO_RCVTIMEO says, or
+// until a signal.
+enum class Wait { kNo, kSocketTimeout };
+
+// Reads one packet; its length, or 0 when none is there. Unavailable: end of the connection (an
 // empty packet is one too). InvalidArgument: longer than `buffer`; the packet is gone. With `fds`,
 // received descriptors are appended (close-on-exec). Without, no control buffer is offered and the
 // kernel drops what the peer attached: a daemon takes no descriptors from clients.
 absl::StatusOr<size_t> Receive(int socket, std::span<uint8_t> buffer,
-                               std::vector<UniqueFd>* fds = nullptr);
+                               std::vector<UniqueFd>* fds = nullptr, Wait wait = Wait::kNo);
 
 // Asks for room for `bytes` in flight (past the system's limit where the process may). Returns what
 // the socket has.

@@ -1,0 +1,401 @@
+#include "client/cpp/client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/cpp/link.h"
+#include "client/cpp/requests.h"
+#include "storage/base/abseil.h"
+#include "storage/base/clock.h"
+#include "storage/base/status_macros.h"
+#include "storage/block/checksum.h"
+
+namespace kvarve {
+
+using local::Type;
+
+struct Client::Rep {
+  std::shared_ptr<Link> link;
+};
+
+// What a View keeps alive: the mappings that it reads, and the lease behind them.
+struct View::Hold {
+  std::shared_ptr<Link> link;
+  std::shared_ptr<Session> session;
+  uint64_t lease = 0;  // 0: another process's
+  std::vector<std::shared_ptr<const ChunkMapping>> chunks;
+
+  Hold(std::shared_ptr<Link> owner, std::shared_ptr<Session> of, uint64_t id)
+      : link(std::move(owner)), session(std::move(of)), lease(id) {
+    session->users.fetch_add(1);
+  }
+  ~Hold() {
+    if (!link->CheckProcess().ok()) return;  // the lease is the parent's
+    chunks.clear();
+    link->outbox().EndView(session.get(), lease);
+    link->FlushOwed();
+  }
+};
+
+std::byte* Staging::data() const { return region_ == nullptr ? nullptr : region_->data(); }
+
+namespace {
+
+// A lease short enough to leave room for others, long enough to make round trips rare.
+constexpr uint64_t kGetPieceBytes = 32ull << 20;
+constexpr uint64_t kPutPieceBytes = 16ull << 20;
+
+std::string MakeEngineId() {
+  return absl::StrCat("pid-", ::getpid(), "-", SystemClock::Get()->NowNanos());
+}
+
+absl::Status CheckOptions(const ClientOptions& options) {
+  if (options.engine_id.size() > local::kMaxEngineIdBytes ||
+      options.client_name.size() > local::kMaxEngineIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine_id and client_name: at most ", local::kMaxEngineIdBytes, " bytes"));
+  }
+  if (options.timeout_nanos <= 0 || options.put_timeout_nanos <= 0) {
+    return absl::InvalidArgumentError("timeout_nanos and put_timeout_nanos must be positive");
+  }
+  if (options.breaker_failures < 1) {
+    return absl::InvalidArgumentError("breaker_failures must be at least 1");
+  }
+  if (options.probe_interval_nanos < 1'000'000) {
+    return absl::InvalidArgumentError("probe_interval_nanos must be at least a millisecond");
+  }
+  return absl::OkStatus();
+}
+
+uint64_t BlockSeed(const OpenNamespaceInfo& info, const BlockKey& key) {
+  return ChecksumSeed(info.id, key, info.block_bytes);
+}
+
+// Copies a block and compares what was copied with its checksum.
+bool CopyVerified(std::byte* to, const std::byte* from, uint64_t bytes, uint64_t seed,
+                  uint64_t checksum) {
+  if (reinterpret_cast<uintptr_t>(to) % 64 == 0) {
+    return CopyAndChecksum(to, from, bytes, seed) == checksum;
+  }
+  std::memcpy(to, from, bytes);
+  return BlockChecksum(seed, to, bytes) == checksum;
+}
+
+// Blocks of `chain` from `begin` on, at most `count`, as a chain of its own.
+PutChain SubChain(const PutChain& chain, size_t begin, size_t count) {
+  PutChain part = chain;
+  part.keys = chain.keys.subspan(begin, count);
+  if (begin > 0) {
+    part.parent = chain.keys[begin - 1];
+    part.first_depth = chain.first_depth + static_cast<uint32_t>(begin);
+  }
+  return part;
+}
+
+bool Stored(PutOutcome outcome) {
+  return outcome == PutOutcome::kStored || outcome == PutOutcome::kExists;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
+  KV_RETURN_IF_ERROR(CheckOptions(options));
+  KV_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(options.endpoint));
+  ClientOptions complete = options;
+  if (complete.engine_id.empty()) complete.engine_id = MakeEngineId();
+  auto rep = std::make_unique<Rep>();
+  rep->link = std::make_shared<Link>(std::move(complete), std::move(endpoint));
+  rep->link->Start();
+  return std::unique_ptr<Client>(new Client(std::move(rep)));
+}
+
+Client::Client(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+
+Client::~Client() {
+  if (!rep_->link->CheckProcess().ok()) {
+    rep_.release();  // locks, thread and memory are the parent's
+    return;
+  }
+  rep_->link->Stop();
+}
+
+absl::Status Client::WaitReady(int64_t timeout_nanos) {
+  return rep_->link->WaitReady(timeout_nanos);
+}
+
+ClientState Client::State() const {
+  return rep_->link->CheckProcess().ok() ? rep_->link->State() : ClientState();
+}
+
+absl::StatusOr<ClientNamespace> Client::OpenNamespace(const NamespaceDescriptor& descriptor) {
+  return rep_->link->OpenNamespace(descriptor);
+}
+
+uint64_t Client::block_bytes(ClientNamespace ns) const {
+  const absl::StatusOr<OpenNamespaceInfo> info = rep_->link->KnownNamespace(ns);
+  return info.ok() ? info->block_bytes : 0;
+}
+
+absl::StatusOr<LookupResult> Client::Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
+                                            int64_t hold_nanos) {
+  LookupResult result;
+  if (keys.empty()) return result;
+  KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
+    return SendLookup(turn, ns, keys, hold_nanos, rep_->link->options().timeout_nanos, &result);
+  }));
+  return result;
+}
+
+absl::StatusOr<GrantSet> Client::AcquireGrants(ClientNamespace ns, std::span<const BlockKey> keys,
+                                               uint64_t request_id) {
+  GrantSet grants;
+  if (keys.empty()) return grants;
+  KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
+    KV_RETURN_IF_ERROR(
+        SendAcquire(turn, ns, keys, request_id, rep_->link->options().timeout_nanos, &grants));
+    if (grants.lease == 0) return absl::OkStatus();
+    const std::shared_ptr<Session>& session = turn.connection().session();
+    if (rep_->link->outbox().AddGrant(session, grants.lease)) return absl::OkStatus();
+    rep_->link->outbox().EndLease(session.get(), grants.lease);
+    return absl::ResourceExhaustedError("too many grants that were not released");
+  }));
+  return grants;
+}
+
+namespace {
+
+// The blocks of `grants` in `pools`. NotFound: a chunk is unknown.
+absl::Status Locate(const PoolMap& pools, const GrantSet& grants,
+                    std::vector<std::shared_ptr<const ChunkMapping>>* chunks,
+                    std::vector<const std::byte*>* blocks) {
+  uint64_t chunk = 0;
+  blocks->clear();
+  blocks->reserve(grants.items.size());
+  for (const local::GrantItem& item : grants.items) {
+    if (chunks->empty() || item.chunk != chunk) {
+      std::shared_ptr<const ChunkMapping> mapping = pools.Find(item.chunk);
+      if (mapping == nullptr) {
+        return absl::NotFoundError(absl::StrCat("chunk ", item.chunk, " is unknown"));
+      }
+      chunks->push_back(std::move(mapping));
+      chunk = item.chunk;
+    }
+    const ChunkMapping& mapping = *chunks->back();
+    if (item.offset > mapping.bytes() || grants.block_bytes > mapping.bytes() - item.offset) {
+      return absl::InvalidArgumentError("a grant lies outside its chunk");
+    }
+    blocks->push_back(mapping.data() + item.offset);
+  }
+  return absl::OkStatus();
+}
+
+// Once more after all chunks have been announced, if one was unknown.
+absl::Status LocateOrSync(Link::Turn& turn, int64_t timeout_nanos, const GrantSet& grants,
+                          std::vector<std::shared_ptr<const ChunkMapping>>* chunks,
+                          std::vector<const std::byte*>* blocks) {
+  const absl::Status located = Locate(turn.connection().pools(), grants, chunks, blocks);
+  if (located.code() != absl::StatusCode::kNotFound) return located;
+  KV_RETURN_IF_ERROR(SendSync(turn, timeout_nanos));
+  chunks->clear();
+  return Locate(turn.connection().pools(), grants, chunks, blocks);
+}
+
+}  // namespace
+
+absl::StatusOr<View> Client::Acquire(ClientNamespace ns, std::span<const BlockKey> keys,
+                                     uint64_t request_id) {
+  View view;
+  if (keys.empty()) return view;
+  const std::shared_ptr<Link>& link = rep_->link;
+  KV_RETURN_IF_ERROR(link->Run([&](Link::Turn& turn) {
+    const int64_t timeout = link->options().timeout_nanos;
+    KV_RETURN_IF_ERROR(SendAcquire(turn, ns, keys, request_id, timeout, &view.grants_));
+    if (view.grants_.lease == 0) return absl::OkStatus();
+    view.hold_ =
+        std::make_shared<View::Hold>(link, turn.connection().session(), view.grants_.lease);
+    return LocateOrSync(turn, timeout, view.grants_, &view.hold_->chunks, &view.blocks_);
+  }));
+  return view;
+}
+
+absl::StatusOr<View> Client::Map(const GrantSet& grants) {
+  const std::shared_ptr<Link>& link = rep_->link;
+  KV_RETURN_IF_ERROR(link->CheckProcess());
+  const std::shared_ptr<Connection> connection = link->Current();
+  if (connection == nullptr) return absl::FailedPreconditionError("not connected to kvarved");
+  if (connection->session()->incarnation != grants.incarnation) {
+    return absl::FailedPreconditionError("the grants are of another kvarved's life");
+  }
+  View view;
+  view.grants_ = grants;
+  view.hold_ = std::make_shared<View::Hold>(link, connection->session(), 0);
+  absl::Status located = Locate(connection->pools(), grants, &view.hold_->chunks, &view.blocks_);
+  if (located.code() == absl::StatusCode::kNotFound) {
+    view.hold_->chunks.clear();
+    located = link->Run([&](Link::Turn& turn) {
+      if (turn.connection().session() != connection->session()) {
+        return absl::FailedPreconditionError("the connection ended meanwhile");
+      }
+      return LocateOrSync(turn, link->options().timeout_nanos, grants, &view.hold_->chunks,
+                          &view.blocks_);
+    });
+  }
+  KV_RETURN_IF_ERROR(located);
+  return view;
+}
+
+void Client::Release(uint64_t lease) {
+  if (!rep_->link->CheckProcess().ok()) return;
+  rep_->link->outbox().EndById(lease);
+  rep_->link->FlushOwed();
+}
+
+bool Client::Verify(ClientNamespace ns, const BlockKey& key, const std::byte* block,
+                    uint64_t checksum) {
+  const absl::StatusOr<OpenNamespaceInfo> info = rep_->link->KnownNamespace(ns);
+  if (!info.ok()) return false;
+  if (BlockChecksum(BlockSeed(*info, key), block, info->block_bytes) == checksum) return true;
+  ReportMismatch(*rep_->link, ns, key);
+  return false;
+}
+
+absl::StatusOr<size_t> Client::Get(ClientNamespace ns, std::span<const BlockKey> keys,
+                                   std::span<std::byte* const> destinations, uint64_t request_id,
+                                   bool verify) {
+  if (destinations.size() != keys.size()) {
+    return absl::InvalidArgumentError("Get: one destination a key");
+  }
+  KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo known, rep_->link->KnownNamespace(ns));
+  const size_t piece_blocks = std::max<uint64_t>(1, kGetPieceBytes / known.block_bytes);
+  size_t copied = 0;
+  while (copied < keys.size()) {
+    const std::span<const BlockKey> piece =
+        keys.subspan(copied, std::min(piece_blocks, keys.size() - copied));
+    absl::StatusOr<View> view = Acquire(ns, piece, request_id);
+    absl::Status status = view.status();
+    size_t found = 0;
+    bool mismatch = false;
+    auto take = [&](size_t i, const std::byte* block, uint64_t checksum,
+                    const OpenNamespaceInfo& info) {
+      std::byte* const to = destinations[copied + i];
+      if (!verify) {
+        StreamCopy(to, block, info.block_bytes);
+      } else if (!CopyVerified(to, block, info.block_bytes, BlockSeed(info, piece[i]), checksum)) {
+        mismatch = true;
+        return false;
+      }
+      ++found;
+      return true;
+    };
+    const bool over_cap = status.ok() && view->grants().over_lease_cap;
+    if (over_cap && view->size() == 0) {
+      status = ReadPiece(*rep_->link, ns, piece, request_id, take);
+    } else if (status.ok()) {
+      KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo info, rep_->link->KnownNamespace(ns));
+      for (size_t i = 0; i < view->size(); ++i) {
+        if (!take(i, view->block(i), view->checksum(i), info)) break;
+      }
+    }
+    if (mismatch) ReportMismatch(*rep_->link, ns, piece[found]);
+    copied += found;
+    // What was copied is a right answer, though a shorter one.
+    if (!status.ok() && copied == 0) return status;
+    if (!status.ok() || mismatch || found == 0 || (found < piece.size() && !over_cap)) break;
+  }
+  return copied;
+}
+
+absl::StatusOr<Staging> Client::Stage(size_t bytes) {
+  KV_RETURN_IF_ERROR(rep_->link->CheckProcess());
+  if (bytes == 0) return absl::InvalidArgumentError("Stage: 0 bytes");
+  const std::shared_ptr<Connection> connection = rep_->link->Current();
+  if (connection == nullptr) return absl::UnavailableError("not connected to kvarved");
+  if (connection->staging() == nullptr) {
+    return absl::ResourceExhaustedError("this client has no staging memory");
+  }
+  Staging staging;
+  KV_ASSIGN_OR_RETURN(staging.region_, connection->staging()->Allocate(bytes));
+  staging.size_ = bytes;
+  return staging;
+}
+
+absl::StatusOr<std::vector<PutOutcome>> Client::PutStaged(ClientNamespace ns, const PutChain& chain,
+                                                          Staging staging) {
+  KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo known, rep_->link->KnownNamespace(ns));
+  if (!staging.valid() || staging.size() / known.block_bytes < chain.keys.size()) {
+    return absl::InvalidArgumentError("PutStaged: the staging is shorter than the blocks");
+  }
+  std::vector<PutOutcome> outcomes;
+  const int64_t timeout = rep_->link->options().put_timeout_nanos;
+  while (outcomes.size() < chain.keys.size()) {
+    const size_t begin = outcomes.size();
+    KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
+      return SendPut(turn, ns, SubChain(chain, begin, chain.keys.size() - begin), staging.region_,
+                     begin * known.block_bytes, timeout, &outcomes);
+    }));
+    if (!Stored(outcomes.back())) break;
+  }
+  outcomes.resize(chain.keys.size(), PutOutcome::kRejectedParent);
+  return outcomes;
+}
+
+absl::StatusOr<std::vector<PutOutcome>> Client::Put(ClientNamespace ns, const PutChain& chain,
+                                                    std::span<const std::byte* const> sources) {
+  if (sources.size() != chain.keys.size()) {
+    return absl::InvalidArgumentError("Put: one source a key");
+  }
+  KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo known, rep_->link->KnownNamespace(ns));
+  std::vector<PutOutcome> outcomes;
+  while (outcomes.size() < chain.keys.size()) {
+    const size_t begin = outcomes.size();
+    size_t count =
+        std::clamp<uint64_t>(kPutPieceBytes / known.block_bytes, 1, chain.keys.size() - begin);
+    absl::StatusOr<Staging> staging = Stage(count * known.block_bytes);
+    while (staging.status().code() == absl::StatusCode::kResourceExhausted && count > 1) {
+      count = (count + 1) / 2;
+      staging = Stage(count * known.block_bytes);
+    }
+    KV_RETURN_IF_ERROR(staging.status());
+    for (size_t i = 0; i < count; ++i) {
+      std::memcpy(staging->data() + i * known.block_bytes, sources[begin + i], known.block_bytes);
+    }
+    KV_ASSIGN_OR_RETURN(const std::vector<PutOutcome> piece,
+                        PutStaged(ns, SubChain(chain, begin, count), *std::move(staging)));
+    outcomes.insert(outcomes.end(), piece.begin(), piece.end());
+    if (!Stored(outcomes.back())) break;
+  }
+  outcomes.resize(chain.keys.size(), PutOutcome::kRejectedParent);
+  return outcomes;
+}
+
+absl::StatusOr<size_t> Client::Touch(ClientNamespace ns, std::span<const BlockKey> keys,
+                                     uint64_t request_id) {
+  size_t touched = 0;
+  if (keys.empty()) return touched;
+  KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
+    return SendTouch(turn, ns, keys, request_id, rep_->link->options().timeout_nanos, &touched);
+  }));
+  return touched;
+}
+
+absl::StatusOr<uint64_t> Client::Invalidate(ClientNamespace ns, std::span<const BlockKey> keys) {
+  uint64_t removed = 0;
+  KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
+    return SendInvalidate(turn, ns, keys, rep_->link->options().put_timeout_nanos, &removed);
+  }));
+  return removed;
+}
+
+absl::StatusOr<std::string> Client::Admin(std::string_view json) {
+  std::string answer;
+  KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
+    return SendAdmin(turn, json, rep_->link->options().put_timeout_nanos, &answer);
+  }));
+  return answer;
+}
+
+}  // namespace kvarve

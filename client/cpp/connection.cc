@@ -1,0 +1,322 @@
+#include "client/cpp/connection.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/local/socket.h"
+#include "storage/base/clock.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve {
+
+using local::Header;
+using local::Type;
+
+namespace {
+
+constexpr size_t kSendBufferBytes = 1 << 20;
+// What a sequenced packet costs of SO_SNDBUF beside its bytes.
+constexpr size_t kPacketOverheadBytes = 64;
+// SO_RCVTIMEO counts in ticks of the kernel, up to 10 ms: the last part of a wait is polled.
+constexpr int64_t kPolledPartNanos = 12'000'000;
+
+int64_t Now() { return SystemClock::Get()->NowNanos(); }
+
+absl::Status Protocol(const char* what) {
+  return absl::UnavailableError(absl::StrCat("kvarved sent ", what));
+}
+
+// Waits for `events` on `fd`. False: not by the deadline, or `cancel_fd` became readable.
+bool PollUntil(int fd, short events, int64_t deadline_nanos, int cancel_fd) {
+  pollfd polled[2] = {{fd, events, 0}, {cancel_fd, POLLIN, 0}};
+  while (true) {
+    const int64_t left = deadline_nanos - Now();
+    if (left <= 0) return false;
+    const timespec wait = {left / 1'000'000'000, left % 1'000'000'000};
+    const int ready = ::ppoll(polled, cancel_fd >= 0 ? 2 : 1, &wait, nullptr);
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready > 0) return polled[1].revents == 0;
+  }
+}
+
+absl::Status ConnectError(const std::string& path) {
+  const char* hint = "";
+  switch (errno) {
+    case ENOENT:
+      hint = "; no such socket: is kvarved running, and is the endpoint its socket?";
+      break;
+    case ECONNREFUSED:
+      hint = "; the socket is there, but no kvarved listens: start it";
+      break;
+    case EACCES:
+    case EPERM:
+      hint = "; this user may not: it needs the socket's group (kvarve)";
+      break;
+    case EAGAIN:
+      hint = "; kvarved does not accept connections now";
+      break;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("connect to ", path, ": ", std::strerror(errno), hint));
+}
+
+absl::StatusOr<ForkClosedSocket> Dial(const Endpoint& endpoint) {
+  ForkClosedSocket socket = ForkClosedSocket::Open(AF_UNIX, SOCK_SEQPACKET);
+  if (!socket.valid()) {
+    return absl::UnavailableError(absl::StrCat("socket: ", std::strerror(errno)));
+  }
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, endpoint.path.data(), endpoint.path.size());
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return ConnectError(endpoint.path);
+  }
+  return socket;
+}
+
+}  // namespace
+
+Connection::Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox)
+    : socket_(std::move(socket)),
+      outbox_(std::move(outbox)),
+      session_(std::make_shared<Session>()),
+      pools_(outbox_, session_),
+      buffer_(local::kMaxMessageBytes) {}
+
+absl::StatusOr<std::unique_ptr<Connection>> Connection::Connect(const Params& params,
+                                                                std::shared_ptr<Outbox> outbox) {
+  KV_ASSIGN_OR_RETURN(ForkClosedSocket socket, Dial(params.endpoint));
+  const size_t send_buffer = local::RaiseSendBuffer(socket.get(), kSendBufferBytes);
+  std::unique_ptr<Connection> connection(new Connection(std::move(socket), std::move(outbox)));
+  const absl::Status opened = connection->Open(params, send_buffer);
+  if (!opened.ok()) {
+    connection->Shutdown();
+    return opened;
+  }
+  return connection;
+}
+
+absl::Status Connection::Open(const Params& params, size_t send_buffer_bytes) {
+  const int64_t deadline = Now() + params.timeout_nanos;
+  local::Hello hello = params.hello;
+  hello.body.send_buffer_bytes = static_cast<uint32_t>(send_buffer_bytes);
+  const uint64_t request = NextRequest();
+  KV_RETURN_IF_ERROR(SendBy(local::BuildHello(hello, request), deadline));
+  KV_ASSIGN_OR_RETURN(const std::span<const uint8_t> packet,
+                      NextPacket(deadline, params.cancel_fd));
+  if (packet.empty()) return absl::UnavailableError("kvarved does not answer HELLO");
+  const absl::StatusOr<Header> header = local::ParseHeader(packet);
+  if (!header.ok() || header->request != request) return Protocol("no answer to HELLO");
+  if (header->type == static_cast<uint16_t>(Type::kError)) return local::ParseError(packet);
+  if (header->type != static_cast<uint16_t>(Type::kWelcome)) return Protocol("no WELCOME");
+  return TakeWelcome(packet, hello.namespaces.size(), send_buffer_bytes);
+}
+
+absl::Status Connection::TakeWelcome(std::span<const uint8_t> packet, size_t namespaces,
+                                     size_t send_buffer_bytes) {
+  absl::StatusOr<local::Welcome> welcome = local::ParseWelcome(packet);
+  if (!welcome.ok()) return Protocol("a WELCOME that does not parse");
+  welcome_ = std::move(*welcome);
+  const local::WelcomeBody& body = welcome_.body;
+  if (body.version < local::kVersionMin || body.version > local::kVersionMax) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "kvarved ", welcome_.daemon_version, " speaks version ", body.version,
+        " of the data plane, this client ", local::kVersionMin, " to ", local::kVersionMax));
+  }
+  if (welcome_.namespaces.size() != namespaces) return Protocol("other namespaces");
+  if (body.max_keys == 0 || body.max_blocks == 0) return Protocol("a WELCOME with empty limits");
+  if (body.staging_bytes > 0) {
+    if (fds_.size() != 1) return Protocol("no staging memory");
+    absl::StatusOr<std::shared_ptr<StagingMemory>> staging =
+        StagingMemory::Map(fds_[0].get(), body.staging_bytes);
+    if (!staging.ok()) return absl::UnavailableError(staging.status().message());
+    staging_ = std::move(*staging);
+  }
+  const size_t sendable = send_buffer_bytes - std::min(send_buffer_bytes, kPacketOverheadBytes);
+  max_message_bytes_ =
+      std::min({sendable, size_t{body.max_message_bytes}, local::kMaxMessageBytes});
+  session_->id = body.session;
+  session_->incarnation = body.incarnation;
+  std::memcpy(session_->token.data(), body.session_token, session_->token.size());
+  outbox_->Begin(session_);
+  // From here on a caller waits in the receive itself.
+  const int flags = ::fcntl(socket_.get(), F_GETFL);
+  ::fcntl(socket_.get(), F_SETFL, flags & ~O_NONBLOCK);
+  return absl::OkStatus();
+}
+
+size_t Connection::MaxKeys(uint32_t key_bytes, size_t extra_bytes, size_t limit) const {
+  constexpr size_t kFixed = sizeof(Header) + sizeof(local::KeysBody);
+  if (max_message_bytes_ <= kFixed) return 0;
+  return std::min(limit, (max_message_bytes_ - kFixed) / (key_bytes + extra_bytes));
+}
+
+void Connection::SetReceiveTimeout(int64_t timeout_nanos) {
+  if (timeout_nanos == receive_timeout_nanos_) return;
+  const timeval timeout = {timeout_nanos / 1'000'000'000, timeout_nanos / 1000 % 1'000'000};
+  ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  receive_timeout_nanos_ = timeout_nanos;
+}
+
+absl::StatusOr<std::span<const uint8_t>> Connection::TakePacket(bool wait) {
+  fds_.clear();
+  KV_ASSIGN_OR_RETURN(const size_t size,
+                      local::Receive(socket_.get(), buffer_, &fds_,
+                                     wait ? local::Wait::kSocketTimeout : local::Wait::kNo));
+  return std::span<const uint8_t>(buffer_).first(size);
+}
+
+absl::StatusOr<std::span<const uint8_t>> Connection::NextPacket(int64_t deadline_nanos,
+                                                                int cancel_fd) {
+  while (true) {
+    KV_ASSIGN_OR_RETURN(const std::span<const uint8_t> packet, TakePacket(false));
+    if (!packet.empty()) return packet;
+    if (!PollUntil(socket_.get(), POLLIN, deadline_nanos, cancel_fd)) return packet;
+  }
+}
+
+absl::Status Connection::SendBy(std::string_view message, int64_t deadline_nanos) {
+  while (true) {
+    const absl::Status sent = local::Send(socket_.get(), message);
+    if (sent.code() != absl::StatusCode::kResourceExhausted) return sent;
+    if (!PollUntil(socket_.get(), POLLOUT, deadline_nanos, -1)) {
+      return absl::DeadlineExceededError("kvarved does not read its messages");
+    }
+  }
+}
+
+absl::Status Connection::Broken(const absl::Status& cause) {
+  Shutdown();
+  return absl::UnavailableError(absl::StrCat("the connection to kvarved ended: ", cause.message()));
+}
+
+absl::StatusOr<std::span<const uint8_t>> Connection::Call(std::string_view message, Type expected,
+                                                          int64_t timeout_nanos,
+                                                          std::shared_ptr<StagingRegion> region) {
+  timed_out_ = false;
+  if (broken_) return absl::UnavailableError("the connection to kvarved ended");
+  const int64_t deadline = Now() + timeout_nanos;
+  uint64_t request = 0;
+  std::memcpy(&request, message.data() + offsetof(Header, request), sizeof(request));
+  const absl::Status sent = SendBy(message, deadline);
+  timed_out_ = sent.code() == absl::StatusCode::kDeadlineExceeded;
+  if (sent.code() == absl::StatusCode::kUnavailable) return Broken(sent);
+  if (!sent.ok()) return sent;
+  const int64_t unpolled = timeout_nanos - kPolledPartNanos;
+  if (unpolled > 0) SetReceiveTimeout(unpolled);
+  absl::StatusOr<std::span<const uint8_t>> answer = Await(request, expected, deadline);
+  if (timed_out_ && region != nullptr) unanswered_.emplace(request, std::move(region));
+  return answer;
+}
+
+absl::StatusOr<std::span<const uint8_t>> Connection::Await(uint64_t request, Type expected,
+                                                           int64_t deadline_nanos) {
+  bool wait = deadline_nanos - Now() > kPolledPartNanos;
+  while (true) {
+    absl::StatusOr<std::span<const uint8_t>> packet =
+        wait ? TakePacket(true) : NextPacket(deadline_nanos, -1);
+    if (!packet.ok()) return Broken(packet.status());
+    if (packet->empty()) {
+      if (!wait) {
+        timed_out_ = true;
+        return absl::DeadlineExceededError("kvarved did not answer in time");
+      }
+      wait = false;
+      continue;
+    }
+    wait = false;
+    const absl::StatusOr<Header> header = local::ParseHeader(*packet);
+    if (!header.ok()) return Broken(header.status());
+    if (header->request != request) {
+      const absl::Status taken = TakeOther(*header, *packet);
+      if (!taken.ok()) return Broken(taken);
+      continue;
+    }
+    if (header->type == static_cast<uint16_t>(Type::kError)) return local::ParseError(*packet);
+    if (header->type != static_cast<uint16_t>(expected)) {
+      return Broken(Protocol("an answer of another type"));
+    }
+    return packet;
+  }
+}
+
+absl::Status Connection::TakeOther(const Header& header, std::span<const uint8_t> packet) {
+  switch (static_cast<Type>(header.type)) {
+    case Type::kPoolAdd: {
+      local::PoolAddBody body;
+      KV_RETURN_IF_ERROR(local::ParseBody(packet, &body));
+      if (fds_.size() != 1) return Protocol("a chunk without its memory");
+      const absl::Status added = pools_.Add(body.chunk, body.bytes, fds_[0].get());
+      // Without address space the chunk stays unknown: its blocks are misses here.
+      return added.code() == absl::StatusCode::kInvalidArgument ? added : absl::OkStatus();
+    }
+    case Type::kPoolDrop: {
+      local::PoolDropBody body;
+      KV_RETURN_IF_ERROR(local::ParseBody(packet, &body));
+      pools_.Drop(body.chunk);
+      return absl::OkStatus();
+    }
+    default:
+      if (header.request == 0 || header.request > last_request_) {
+        return Protocol("an answer to no request");
+      }
+      GiveBackLate(header, packet);
+      return absl::OkStatus();
+  }
+}
+
+void Connection::GiveBackLate(const Header& header, std::span<const uint8_t> packet) {
+  unanswered_.erase(header.request);
+  if (header.type == static_cast<uint16_t>(Type::kGrant)) {
+    local::GrantBody body;
+    if (local::ParseBody(packet, &body).ok()) outbox_->EndLease(session_.get(), body.lease);
+  } else if (header.type == static_cast<uint16_t>(Type::kLookupReply)) {
+    local::LookupReplyBody body;
+    if (local::ParseBody(packet, &body).ok()) outbox_->EndLease(session_.get(), body.hold);
+  }
+}
+
+absl::Status Connection::SendOnly(std::string_view message) {
+  if (broken_) return absl::UnavailableError("the connection to kvarved ended");
+  const absl::Status sent = local::Send(socket_.get(), message);
+  if (sent.code() == absl::StatusCode::kUnavailable) return Broken(sent);
+  return sent;
+}
+
+bool Connection::Drain() {
+  bool answered = false;
+  for (size_t i = 0; i < kMaxPacketsPerDrain && !broken_; ++i) {
+    const absl::StatusOr<std::span<const uint8_t>> packet = TakePacket(false);
+    if (packet.ok() && packet->empty()) break;
+    const absl::StatusOr<Header> header =
+        packet.ok() ? local::ParseHeader(*packet) : absl::StatusOr<Header>(packet.status());
+    const absl::Status taken = header.ok() ? TakeOther(*header, *packet) : header.status();
+    if (!taken.ok()) {
+      Broken(taken).IgnoreError();
+      break;
+    }
+    answered = answered || header->request != 0;
+  }
+  return answered;
+}
+
+void Connection::Shutdown() {
+  if (broken_) return;
+  broken_ = true;
+  ::shutdown(socket_.get(), SHUT_RDWR);
+  fds_.clear();
+  pools_.Clear();
+  unanswered_.clear();
+  outbox_->End();
+}
+
+}  // namespace kvarve

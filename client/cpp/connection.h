@@ -1,0 +1,113 @@
+// One connection to a kvarved, from HELLO to its end: requests and their answers, announced chunks,
+// staging.
+//
+// A caller's thread sends and receives itself. Answers carry the request's id; the late answer of a
+// request that timed out is skipped, and what it gave is given back (a lease ends, a staging region
+// is free again).
+//
+// THREADS: externally synchronised (the link's turn), except where a method says otherwise.
+// BLOCKS: Connect and Call, up to their time-outs.
+#ifndef KVARVE_CLIENT_CPP_CONNECTION_H_
+#define KVARVE_CLIENT_CPP_CONNECTION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cpp/endpoint.h"
+#include "client/cpp/fork_guard.h"
+#include "client/cpp/outbox.h"
+#include "client/cpp/pool_map.h"
+#include "client/cpp/staging.h"
+#include "client/local/messages.h"
+#include "storage/base/unique_fd.h"
+
+namespace kvarve {
+
+class Connection {
+ public:
+  static constexpr size_t kMaxPacketsPerDrain = 256;
+
+  struct Params {
+    Endpoint endpoint;
+    local::Hello hello;
+    int64_t timeout_nanos = 0;  // of the whole opening
+    int cancel_fd = -1;         // readable: give up
+  };
+  // Connects and says HELLO. Unavailable: no daemon, no answer, or not a daemon; the daemon's own
+  // refusal keeps its code. The text says what to do.
+  static absl::StatusOr<std::unique_ptr<Connection>> Connect(const Params& params,
+                                                             std::shared_ptr<Outbox> outbox);
+
+  uint64_t NextRequest() { return ++last_request_; }
+  // Sends `message` and waits for its answer, which must have type `expected` and lies in this
+  // connection's buffer until the next call. `region`: what the daemon reads or writes meanwhile.
+  // DeadlineExceeded: no answer in time (timed_out()). Unavailable: the connection is over
+  // (broken()). Others: the daemon's refusal.
+  absl::StatusOr<std::span<const uint8_t>> Call(std::string_view message, local::Type expected,
+                                                int64_t timeout_nanos,
+                                                std::shared_ptr<StagingRegion> region = nullptr);
+  // Sends a message that has no answer, or whose answer nobody awaits. Never waits.
+  absl::Status SendOnly(std::string_view message);
+  // Reads what lies in the socket. True when an answer was among it: the daemon lives.
+  bool Drain();
+
+  bool broken() const { return broken_; }
+  bool timed_out() const { return timed_out_; }  // the last Call
+  // Ends the connection: the daemon sees it at once, chunks that no view holds are unmapped.
+  void Shutdown();
+
+  // THREADS: any, below.
+  int socket() const { return socket_.get(); }
+  const local::Welcome& welcome() const { return welcome_; }
+  const std::shared_ptr<Session>& session() const { return session_; }
+  PoolMap& pools() { return pools_; }
+  const std::shared_ptr<StagingMemory>& staging() const { return staging_; }  // null: none granted
+  // Keys that fit one request, with `extra_bytes` beside each key and at most `limit`.
+  size_t MaxKeys(uint32_t key_bytes, size_t extra_bytes, size_t limit) const;
+  size_t max_message_bytes() const { return max_message_bytes_; }
+
+ private:
+  Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox);
+  absl::Status Open(const Params& params, size_t send_buffer_bytes);
+  absl::Status TakeWelcome(std::span<const uint8_t> packet, size_t namespaces,
+                           size_t send_buffer_bytes);
+  // One packet, by `deadline`; empty span: none came in time.
+  absl::StatusOr<std::span<const uint8_t>> NextPacket(int64_t deadline_nanos, int cancel_fd);
+  absl::StatusOr<std::span<const uint8_t>> TakePacket(bool wait);
+  absl::Status SendBy(std::string_view message, int64_t deadline_nanos);
+  absl::StatusOr<std::span<const uint8_t>> Await(uint64_t request, local::Type expected,
+                                                 int64_t deadline_nanos);
+  // A packet that nobody awaits: unasked messages and late answers.
+  absl::Status TakeOther(const local::Header& header, std::span<const uint8_t> packet);
+  void GiveBackLate(const local::Header& header, std::span<const uint8_t> packet);
+  absl::Status Broken(const absl::Status& cause);
+  void SetReceiveTimeout(int64_t timeout_nanos);
+
+  ForkClosedSocket socket_;
+  const std::shared_ptr<Outbox> outbox_;
+  const std::shared_ptr<Session> session_;
+  PoolMap pools_;
+  std::shared_ptr<StagingMemory> staging_;
+  local::Welcome welcome_;
+  size_t max_message_bytes_ = 0;
+  std::vector<uint8_t> buffer_;
+  std::vector<UniqueFd> fds_;  // of the last packet
+  uint64_t last_request_ = 0;
+  // What the daemon may still be using, by the request that timed out.
+  std::unordered_map<uint64_t, std::shared_ptr<StagingRegion>> unanswered_;
+  int64_t receive_timeout_nanos_ = 0;
+  bool broken_ = false;
+  bool timed_out_ = false;
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_CLIENT_CPP_CONNECTION_H_

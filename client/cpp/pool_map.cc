@@ -1,0 +1,85 @@
+#include "client/cpp/pool_map.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace kvarve {
+
+bool IsSealedMemory(int fd, uint64_t bytes) {
+  struct stat status;
+  if (::fstat(fd, &status) != 0 || status.st_size < 0) return false;
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  return static_cast<uint64_t>(status.st_size) >= bytes && seals >= 0 &&
+         (seals & F_SEAL_SHRINK) != 0;
+}
+
+ChunkMapping::~ChunkMapping() {
+  if (data_ == nullptr || stamp_.InChild()) return;  // a child has no such mapping
+  ::munmap(const_cast<std::byte*>(data_), bytes_);
+  if (dropped_.load()) outbox_->Unmapped(session_.get(), chunk_);
+}
+
+absl::Status PoolMap::Add(uint64_t chunk, uint64_t bytes, int fd) {
+  if (bytes == 0 || !IsSealedMemory(fd, bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk ", chunk, " is not sealed memory of ", bytes, " bytes"));
+  }
+  MutexLock lock(&mutex_);
+  if (chunks_.contains(chunk)) return absl::OkStatus();
+  if (chunks_.size() >= kMaxChunks) return absl::ResourceExhaustedError("too many chunks");
+  void* data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("mmap of a chunk of ", bytes, " bytes: ", std::strerror(errno)));
+  }
+  ::madvise(data, bytes, MADV_DONTFORK);
+  ::madvise(data, bytes, MADV_DONTDUMP);
+  std::shared_ptr<ChunkMapping> mapping(new ChunkMapping);
+  mapping->data_ = static_cast<const std::byte*>(data);
+  mapping->bytes_ = bytes;
+  mapping->chunk_ = chunk;
+  mapping->outbox_ = outbox_;
+  mapping->session_ = session_;
+  chunks_.emplace(chunk, std::move(mapping));
+  return absl::OkStatus();
+}
+
+void PoolMap::Drop(uint64_t chunk) {
+  std::shared_ptr<ChunkMapping> dropped;  // unmapped after the lock
+  {
+    MutexLock lock(&mutex_);
+    const auto found = chunks_.find(chunk);
+    if (found != chunks_.end()) {
+      dropped = std::move(found->second);
+      chunks_.erase(found);
+    }
+  }
+  if (dropped == nullptr) {
+    outbox_->Unmapped(session_.get(),
+                      chunk);  // never mapped here: the daemon waits for the answer all the same
+    return;
+  }
+  dropped->dropped_.store(true);
+}
+
+void PoolMap::Clear() {
+  std::unordered_map<uint64_t, std::shared_ptr<ChunkMapping>> cleared;
+  MutexLock lock(&mutex_);
+  cleared.swap(chunks_);
+}
+
+std::shared_ptr<const ChunkMapping> PoolMap::Find(uint64_t chunk) const {
+  MutexLock lock(&mutex_);
+  const auto found = chunks_.find(chunk);
+  if (found == chunks_.end()) return nullptr;
+  return found->second;
+}
+
+}  // namespace kvarve
