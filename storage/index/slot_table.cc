@@ -50,10 +50,8 @@ void SlotTable::Place(SubTable* table, uint64_t hash, uint32_t id) {
   uint32_t at = BucketOf(hash, table->buckets);
   while (true) {
     Bucket& bucket = table->base[at];
-    const Matches free = MatchTag(bucket, 0);
-    if (free.low != 0 || free.high != 0) {
-      const int slot =
-          free.low != 0 ? std::countr_zero(free.low) / 8 : 8 + std::countr_zero(free.high) / 8;
+    if (const uint32_t free = MatchTag(bucket, 0); free != 0) {
+      const int slot = std::countr_zero(free);
       bucket.tags[slot] = TagOf(hash);
       bucket.ids[slot] = id;
       return;

@@ -11,9 +11,14 @@
 #ifndef KVARVE_STORAGE_INDEX_SLOT_TABLE_H_
 #define KVARVE_STORAGE_INDEX_SLOT_TABLE_H_
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <bit>
 #include <cstdint>
-#include <cstring>
+
+#include "storage/base/prefetch.h"
 
 namespace kvarve {
 
@@ -26,39 +31,21 @@ class SlotTable {
   SlotTable(const SlotTable&) = delete;
   SlotTable& operator=(const SlotTable&) = delete;
 
-  void Prefetch(uint64_t hash) const { __builtin_prefetch(HomeOf(hash)); }
+  void Prefetch(uint64_t hash) const { PrefetchForRead(HomeOf(hash)); }
 
-  // The first id of the home bucket whose tag fits, or kNone: a hint whose entry is worth a
-  // prefetch.
-  uint32_t Candidate(uint64_t hash) const {
-    const Bucket* bucket = HomeOf(hash);
-    const Matches matches = MatchTag(*bucket, TagOf(hash));
-    if (matches.low != 0) return bucket->ids[std::countr_zero(matches.low) / 8];
-    if (matches.high != 0) return bucket->ids[8 + std::countr_zero(matches.high) / 8];
-    return kNone;
+  // Calls prefetch(id) for every id whose tag fits: nearly always the one that Find will return.
+  template <typename PrefetchId>
+  void PrefetchIds(uint64_t hash, PrefetchId prefetch) const {
+    Visit(hash, [&](uint32_t id) {
+      prefetch(id);
+      return false;
+    });
   }
 
   // The id for which is_key(id) holds, or kNone.
   template <typename IsKey>
   uint32_t Find(uint64_t hash, IsKey is_key) const {
-    const SubTable& table = tables_[TableOf(hash)];
-    const uint8_t tag = TagOf(hash);
-    uint32_t at = BucketOf(hash, table.buckets);
-    for (uint32_t probes = 0; probes < table.buckets; ++probes) {
-      const Bucket& bucket = table.base[at];
-      Matches matches = MatchTag(bucket, tag);
-      for (; matches.low != 0; matches.low &= matches.low - 1) {
-        const uint32_t id = bucket.ids[std::countr_zero(matches.low) / 8];
-        if (is_key(id)) return id;
-      }
-      for (; matches.high != 0; matches.high &= matches.high - 1) {
-        const uint32_t id = bucket.ids[8 + std::countr_zero(matches.high) / 8];
-        if (is_key(id)) return id;
-      }
-      if (bucket.overflow == 0) return kNone;
-      at = at + 1 == table.buckets ? 0 : at + 1;
-    }
-    return kNone;
+    return Visit(hash, is_key);
   }
 
   // REQUIRES: `id` is not in the table. hash_of(id) gives the hash of any id in it; prefetch(id)
@@ -105,11 +92,6 @@ class SlotTable {
     uint32_t used = 0;
   };
 
-  struct Matches {  // the top bit of each matching byte
-    uint64_t low;
-    uint32_t high;
-  };
-
   static uint32_t TableOf(uint64_t hash) { return static_cast<uint32_t>(hash >> 56); }
   static uint8_t TagOf(uint64_t hash) {
     const uint8_t tag = static_cast<uint8_t>(hash);
@@ -122,18 +104,34 @@ class SlotTable {
     const SubTable& table = tables_[TableOf(hash)];
     return table.base + BucketOf(hash, table.buckets);
   }
-  // Bytes equal to `tag`. A byte above a true match may match falsely (the borrow): the caller
-  // compares keys anyway, and the lowest match, which a search for a free slot takes, is always
-  // true.
-  static Matches MatchTag(const Bucket& bucket, uint8_t tag) {
-    uint64_t low;
-    uint32_t high;
-    std::memcpy(&low, bucket.tags, 8);
-    std::memcpy(&high, bucket.tags + 8, 4);
-    low ^= 0x0101010101010101u * tag;
-    high ^= 0x01010101u * tag;
-    return {(low - 0x0101010101010101u) & ~low & 0x8080808080808080u,
-            (high - 0x01010101u) & ~high & 0x80808080u};
+  // Calls visit(id) for the ids whose tag fits, until it returns true; returns that id, or kNone.
+  template <typename VisitId>
+  uint32_t Visit(uint64_t hash, VisitId visit) const {
+    const SubTable& table = tables_[TableOf(hash)];
+    const uint8_t tag = TagOf(hash);
+    uint32_t at = BucketOf(hash, table.buckets);
+    for (uint32_t probes = 0; probes < table.buckets; ++probes) {
+      const Bucket& bucket = table.base[at];
+      for (uint32_t matches = MatchTag(bucket, tag); matches != 0; matches &= matches - 1) {
+        const uint32_t id = bucket.ids[std::countr_zero(matches)];
+        if (visit(id)) return id;
+      }
+      if (bucket.overflow == 0) return kNone;
+      at = at + 1 == table.buckets ? 0 : at + 1;
+    }
+    return kNone;
+  }
+  // Bit s: slot s has this tag (0: is free).
+  static uint32_t MatchTag(const Bucket& bucket, uint8_t tag) {
+#ifdef __SSE2__
+    const __m128i line = _mm_load_si128(reinterpret_cast<const __m128i*>(&bucket));
+    const __m128i equal = _mm_cmpeq_epi8(line, _mm_set1_epi8(static_cast<char>(tag)));
+    return static_cast<uint32_t>(_mm_movemask_epi8(equal)) & ((1u << kSlots) - 1);
+#else
+    uint32_t matches = 0;
+    for (uint32_t s = 0; s < kSlots; ++s) matches |= uint32_t{bucket.tags[s] == tag} << s;
+    return matches;
+#endif
   }
 
   static Bucket* AllocateBuckets(uint32_t buckets);

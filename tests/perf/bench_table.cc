@@ -30,6 +30,11 @@ bool Holds(double value, Better better, double gate) {
   return better == Better::kLower ? value <= gate : value >= gate;
 }
 
+void GateValue(Row* row, Better better, double gate) {
+  row->gate = GateText("value", better, gate);
+  row->pass = Holds(row->value, better, gate);
+}
+
 void SetAffinity(int thread, const std::vector<int>& cpus) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -70,6 +75,7 @@ void BenchTable::Compare(const Comparison& comparison) {
   }
   Row row{comparison.name, Median(mine), comparison.unit, Median(bare), Median(ratios)};
   if (comparison.gate) Gate(&row, ratios, comparison.better, *comparison.gate);
+  if (comparison.value_gate) GateValue(&row, comparison.better, *comparison.value_gate);
   Add(std::move(row));
 }
 
@@ -79,10 +85,7 @@ void BenchTable::Measure(const Measurement& measurement) {
   std::vector<double> values;
   for (int round = 0; round < measurement.rounds; ++round) values.push_back(measurement.measure());
   Row row{measurement.name, Median(values), measurement.unit};
-  if (measurement.gate) {
-    row.gate = GateText("value", measurement.better, *measurement.gate);
-    row.pass = Holds(row.value, measurement.better, *measurement.gate);
-  }
+  if (measurement.gate) GateValue(&row, measurement.better, *measurement.gate);
   Add(std::move(row));
 }
 

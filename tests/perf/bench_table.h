@@ -46,6 +46,7 @@ struct Comparison {
   std::function<double()> mine;
   std::function<double()> bare;
   int rounds = kRounds;
+  std::optional<double> value_gate = {};  // instead of `gate`: on the value, in `unit`
 };
 
 // A value of its own, without a baseline.

@@ -58,6 +58,18 @@ TEST(BenchTableTest, GatesInBothDirections) {
   EXPECT_FALSE(table.AllPass());
 }
 
+TEST(BenchTableTest, ComparedRowsMayBeGatedByTheirValue) {
+  BenchTable table;
+  table.Compare({.name = "s/a",
+                 .unit = "ms",
+                 .mine = Series({0.4}),
+                 .bare = Series({0.1}),
+                 .value_gate = 0.5});
+  EXPECT_EQ("value <= 0.5", table.rows()[0].gate);
+  EXPECT_TRUE(*table.rows()[0].pass);
+  EXPECT_EQ(4, *table.rows()[0].ratio);
+}
+
 TEST(BenchTableTest, RoundsTakeTurns) {
   std::string order;
   BenchTable table;

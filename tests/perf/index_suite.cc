@@ -1,0 +1,187 @@
+// Suite "index": what the index and the policy cost by themselves, without a daemon.
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "storage/base/status_macros.h"
+#include "storage/index/index.h"
+#include "storage/policy/eviction_policy.h"
+#include "storage/testing/block_generator.h"
+#include "tests/perf/bench_table.h"
+#include "tests/perf/entry_memory.h"
+
+namespace kvarve::perf {
+namespace {
+
+constexpr size_t kLookupKeys = 8192;
+constexpr int kLookupsARound = 15;
+
+// Numbers that repeat from run to run.
+class Sequence {
+ public:
+  uint64_t Below(uint64_t bound) {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<uint64_t>(static_cast<unsigned __int128>(state_) * bound >> 64);
+  }
+
+ private:
+  uint64_t state_ = 1;
+};
+
+struct KeyBytesHash {
+  size_t operator()(const BlockKey& key) const { return key.Word(0); }
+};
+// What the bare loop keeps: the same facts of a block in the map that one would take first.
+struct BareEntry {
+  uint64_t slot, checksum;
+};
+using BareMap = absl::flat_hash_map<BlockKey, BareEntry, KeyBytesHash>;
+
+std::vector<BlockKey> RandomKeys(Sequence* sequence, uint64_t entries) {
+  std::vector<BlockKey> keys(kLookupKeys);
+  for (BlockKey& key : keys) key = testing::KeyOf(sequence->Below(entries));
+  return keys;
+}
+
+void LookupRows(BenchTable* table, uint64_t entries, const std::string& label) {
+  const std::string name = "index/lookup_8192/" + label;
+  if (!table->Wants(name)) return;
+  Index index(0x1234567, entries);
+  BareMap bare;
+  bare.reserve(entries);
+  for (uint64_t n = 0; n < entries; ++n) {
+    const BlockKey key = testing::KeyOf(n);
+    KV_CHECK(index.Insert(0, key, nullptr, 0, n, n).ok());
+    bare.emplace(key, BareEntry{n, n});
+  }
+  Sequence sequence;
+  std::vector<EntryId> ids(kLookupKeys);
+  Comparison row{.name = name, .unit = "ms", .better = Better::kLower};
+  // Each set of keys is new, so that only the table's own locality helps.
+  row.mine = [&] {
+    std::vector<double> millis;
+    for (int i = 0; i < kLookupsARound; ++i) {
+      const std::vector<BlockKey> keys = RandomKeys(&sequence, entries);
+      const double start = NowMicros();
+      KV_CHECK(index.FindPrefix(0, keys, ids.data()) == keys.size());
+      millis.push_back((NowMicros() - start) / 1000);
+    }
+    return Median(millis);
+  };
+  row.bare = [&] {
+    std::vector<double> millis;
+    for (int i = 0; i < kLookupsARound; ++i) {
+      const std::vector<BlockKey> keys = RandomKeys(&sequence, entries);
+      uint64_t sum = 0;
+      const double start = NowMicros();
+      for (const BlockKey& key : keys) sum += bare.find(key)->second.slot;
+      millis.push_back((NowMicros() - start) / 1000);
+      KV_CHECK(sum > 0);
+    }
+    return Median(millis);
+  };
+  row.value_gate = 0.5;
+  table->Compare(row);
+}
+
+void MemoryRow(BenchTable* table) {
+  const std::string name = "index/bytes_an_entry/worst_of_0.5M_to_2M";
+  if (!table->Wants(name)) return;
+  const auto memory = MeasureEntryMemory(500'000, 2'000'000, 5'000);
+  if (!memory.ok()) {
+    table->Fail(name, std::string(memory.status().message()));
+    return;
+  }
+  table->Measure({.name = name,
+                  .unit = "bytes",
+                  .better = Better::kLower,
+                  .gate = 96,
+                  .measure = [&] { return memory->worst_bytes_an_entry; },
+                  .rounds = 1});
+}
+
+constexpr uint32_t kPolicyEntries = 1'000'000;
+constexpr uint32_t kChain =
+    16;  // blocks of each of the policy's chains: one leaf, fifteen inner blocks
+
+std::unique_ptr<EvictionPolicy> FilledPolicy(Sequence* sequence) {
+  auto policy = NewLruPolicy();
+  for (uint32_t id = 0; id < kPolicyEntries; ++id)
+    policy->OnInsert(id, BlockTraits{}, id % kChain == kChain - 1);
+  for (uint32_t n = 0; n < kPolicyEntries / kChain; ++n) {
+    const auto chain = static_cast<uint32_t>(sequence->Below(kPolicyEntries / kChain));
+    for (uint32_t i = kChain; i > 0; --i) policy->OnTouch(chain * kChain + i - 1);
+  }
+  return policy;
+}
+
+// Whole chains in random order, from the leaf to the root; bare: the same stores into an array of
+// numbers.
+void TouchRow(BenchTable* table) {
+  const std::string name = "index/policy_touches/1M";
+  if (!table->Wants(name)) return;
+  Sequence sequence;
+  const auto policy = FilledPolicy(&sequence);
+  std::vector<uint64_t> bare(kPolicyEntries);
+  uint64_t clock = 0;
+  const auto measure = [&](auto touch) {
+    const double start = NowMicros();
+    for (uint32_t n = 0; n < kPolicyEntries / kChain; ++n) {
+      const auto chain = static_cast<uint32_t>(sequence.Below(kPolicyEntries / kChain));
+      for (uint32_t i = kChain; i > 0; --i) touch(chain * kChain + i - 1);
+    }
+    return kPolicyEntries / (NowMicros() - start);
+  };
+  table->Compare({.name = name,
+                  .unit = "M/s",
+                  .better = Better::kHigher,
+                  .mine = [&] { return measure([&](uint32_t id) { policy->OnTouch(id); }); },
+                  .bare = [&] { return measure([&](uint32_t id) { bare[id] = ++clock; }); }});
+}
+
+// Everything leaves, leaf by leaf; bare: an ordered set of touches that knows no chains.
+void VictimRow(BenchTable* table) {
+  const std::string name = "index/policy_victims/1M";
+  if (!table->Wants(name)) return;
+  Sequence sequence;
+  const auto mine = [&] {
+    const auto policy = FilledPolicy(&sequence);
+    uint32_t left = kPolicyEntries;
+    const double start = NowMicros();
+    for (uint32_t id; (id = policy->Victim(0)) != kNoVictim; --left) {
+      policy->OnRemove(id);
+      if (id % kChain != 0) policy->OnEvictable(id - 1, true);
+    }
+    const double rate = kPolicyEntries / (NowMicros() - start);
+    KV_CHECK(left == 0);
+    return rate;
+  };
+  const auto bare = [&] {
+    std::set<std::pair<uint64_t, uint32_t>> touches;
+    for (uint32_t id = 0; id < kPolicyEntries; ++id)
+      touches.emplace(sequence.Below(1ull << 60), id);
+    const double start = NowMicros();
+    while (!touches.empty()) touches.erase(touches.begin());
+    return kPolicyEntries / (NowMicros() - start);
+  };
+  table->Compare(
+      {.name = name, .unit = "M/s", .better = Better::kHigher, .mine = mine, .bare = bare});
+}
+
+void Run(BenchTable* table) {
+  const PinnedTo one_processor(AllowedCpus().back());
+  LookupRows(table, 1'000'000, "1M");
+  LookupRows(table, 8'000'000, "8M");
+  MemoryRow(table);
+  TouchRow(table);
+  VictimRow(table);
+}
+
+KVARVE_BENCH_SUITE(index, "lookups, bytes an entry, touches and victims, without a daemon", Run);
+
+}  // namespace
+}  // namespace kvarve::perf
