@@ -51,9 +51,11 @@ bool Answers(const std::string& path, int socket_type) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::StartKvarved(uint64_t capacity_bytes) {
+absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::StartKvarved(uint64_t capacity_bytes,
+                                                                       bool prefault) {
   return Start({BesideThisBinary("../bin/kvarved"), "--socket.path=SOCKET",
                 absl::StrFormat("--arena.capacity_bytes=%d", capacity_bytes),
+                absl::StrFormat("--arena.prefault=%s", prefault ? "true" : "false"),
                 "--metrics.listen=off", "--log.level=warning"},
                SOCK_SEQPACKET);
 }
@@ -84,6 +86,7 @@ absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::Start(std::vector<std:
 
 absl::Status BenchDaemon::Spawn(const std::vector<std::string>& command) {
   std::vector<char*> argv;
+  argv.reserve(command.size() + 1);
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   const std::string log = folder_ + "/log";

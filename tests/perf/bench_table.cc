@@ -83,6 +83,7 @@ void BenchTable::Measure(const Measurement& measurement) {
   if (!Wants(measurement.name)) return;
   KV_CHECK(measurement.rounds > 0);
   std::vector<double> values;
+  values.reserve(static_cast<size_t>(measurement.rounds));
   for (int round = 0; round < measurement.rounds; ++round) values.push_back(measurement.measure());
   Row row{measurement.name, Median(values), measurement.unit};
   if (measurement.gate) GateValue(&row, measurement.better, *measurement.gate);
