@@ -17,7 +17,7 @@ class ClientSource final : public BlockSource {
     KV_ASSIGN_OR_RETURN(View view,
                         grants ? client_->Map(*grants) : client_->Acquire(ns, keys, request_id));
     OpenBlocks open;
-    open.block_bytes = client_->block_bytes(ns);
+    open.block_bytes = view.grants().block_bytes;
     for (size_t i = 0; i < view.size(); ++i) {
       open.blocks.push_back(view.block(i));
       open.checksums.push_back(view.checksum(i));
