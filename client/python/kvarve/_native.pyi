@@ -1,0 +1,149 @@
+import enum
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, overload
+
+CHAIN_HASH_VERSION: str
+
+class Error(RuntimeError):
+    code: str
+
+class ElementType(enum.Enum):
+    OPAQUE = 0
+    BF16 = 1
+    FP16 = 2
+    FP32 = 3
+    FP8_E4M3 = 4
+    FP8_E5M2 = 5
+    INT8 = 6
+
+class Keys(Sequence[bytes]):
+    def __init__(self, keys: Sequence[bytes]) -> None: ...
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Keys: ...
+
+class ChainHasher:
+    def __init__(self, block_tokens: int, extras: Sequence[str | bytes] = ..., key_bytes: int = ...) -> None: ...
+    def extend(self, tokens: Sequence[int]) -> int: ...
+    def keys(self, begin: int, end: int) -> Keys: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def blocks(self) -> int: ...
+
+def chain_keys(
+    tokens: Sequence[int], block_tokens: int, extras: Sequence[str | bytes] = ..., key_bytes: int = ...
+) -> Keys: ...
+def block_bytes(**descriptor: Any) -> int: ...
+def namespace_id(**descriptor: Any) -> bytes: ...
+
+class Block:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class View:
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> memoryview: ...
+    def checksum(self, index: int) -> int: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> View: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+class Grants:
+    def __len__(self) -> int: ...
+    @property
+    def lease(self) -> int: ...
+    @property
+    def over_lease_cap(self) -> bool: ...
+    def to_bytes(self) -> bytes: ...
+    @staticmethod
+    def from_bytes(data: bytes) -> Grants: ...
+
+class Namespace:
+    @property
+    def handle(self) -> int: ...
+    @property
+    def block_bytes(self) -> int: ...
+    def lookup(self, keys: Keys | Sequence[bytes], hold: float = ...) -> tuple[int, int, int]:
+        """(leading blocks found, of them in host memory, hold); the hold keeps them for `hold` seconds."""
+    def get(self, keys: Keys | Sequence[bytes], request_id: int = ..., verify: bool = ...) -> list[bytes]: ...
+    def view(self, keys: Keys | Sequence[bytes], request_id: int = ...) -> View: ...
+    def acquire(self, keys: Keys | Sequence[bytes], request_id: int = ...) -> Grants: ...
+    def put(
+        self,
+        keys: Keys | Sequence[bytes],
+        blocks: Sequence[Any],
+        parent: bytes | None = ...,
+        first_depth: int = ...,
+        request_id: int = ...,
+        recompute_us: int = ...,
+    ) -> list[str]: ...
+    def touch(self, keys: Keys | Sequence[bytes], request_id: int = ...) -> int: ...
+    def invalidate(self, keys: Keys | Sequence[bytes] | None = ...) -> int: ...
+
+class Client:
+    def __init__(
+        self,
+        endpoint: str = ...,
+        engine_id: str = ...,
+        role: str = ...,
+        ranks: tuple[int, int, int] = ...,
+        name: str = ...,
+        staging_bytes: int = ...,
+        timeout: float = ...,
+        put_timeout: float = ...,
+    ) -> None: ...
+    def wait_ready(self, timeout: float = ...) -> None: ...
+    def state(self) -> dict[str, Any]: ...
+    def namespace(self, **descriptor: Any) -> Namespace: ...
+    def release(self, lease: int) -> None: ...
+    def admin_json(self, request: str) -> str: ...
+
+class Engine:
+    """A worker's data path: pages, loader threads, the saver. One thread at a time; nothing waits but as said."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        engine_id: str,
+        ranks: tuple[int, int, int],
+        name: str,
+        staging_bytes: int,
+        timeout: float,
+        put_timeout: float,
+        layers: Sequence[tuple[int, int, int, Sequence[int], Sequence[int]]],
+        pages: int,
+        descriptor: dict[str, Any],
+        threads: int = ...,
+        verify: bool = ...,
+    ) -> None:
+        """Has two connections, for loads and for saves. layers: (address, address of the storage, its bytes,
+        shape [pages, heads, tokens, K and V], strides in bytes), in the order of the descriptor's layers. `pages`
+        are the engine's; one may be several of the tensors'."""
+    def wait_ready(self, timeout: float = ...) -> None: ...
+    def use_salt(self, client_salt: str) -> None:
+        """Another namespace from now on; what was gathered and not yet sent is dropped."""
+    def load(
+        self, request: str, keys: Keys, grants: bytes, pages: Sequence[int], first_token: int, end_token: int
+    ) -> None:
+        """Starts a load of tokens [first_token, end_token) of the blocks of `keys` into `pages`, which hold these."""
+    def results(self, wait: float = ...) -> list[tuple[str, str, float]]:
+        """(request, error or "", seconds) of each load that ended, once; waits up to `wait` for one or for a save."""
+    def save(
+        self, keys: Keys, parent: bytes | None, first_block: int, pages: Sequence[int], access: int
+    ) -> int:
+        """Gathers whole blocks now, puts them later. How many found staging; of the others none is put."""
+    @property
+    def pending_saves(self) -> int:
+        """Blocks gathered whose put was not answered yet."""
+    def take_counts(self) -> dict[str, int]: ...
+    def inject(self, kind: str, key: bytes, seconds: float = ...) -> None:
+        """A fault, once, for tests: fail_load, delay_load, flip_save of the block of this key."""
+    def close(self, wait: float = ...) -> None:
+        """Waits for pending saves up to `wait`; ends everything."""

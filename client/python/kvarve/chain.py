@@ -1,0 +1,148 @@
+"""One request's chain of blocks against the namespaces of all ranks of its engine.
+
+For connectors: what the scheduling process of an engine asks of kvarve, whatever the engine.
+"""
+
+import random
+import time
+from dataclasses import dataclass
+from typing import Any, Sequence
+
+from kvarve._native import ChainHasher, Error
+
+MAX_LOOKUP_BLOCKS = 8192  # of the data plane
+MAX_ACQUIRE_BLOCKS = 4096
+RECHECK_SECONDS = 0.1  # an engine may ask about a waiting request in every step
+
+
+@dataclass
+class Part:
+    """Blocks [first, last) of a chain and the engine's pages that they lie in."""
+
+    first: int
+    last: int
+    keys: Any
+    pages: list[int]
+    parent: bytes | None = None
+
+
+class Chain:
+    """`spaces` are the namespaces of the engine's ranks: a block is found only when all have it.
+
+    Whoever drops a Chain calls unhold() and release() first. Not thread-safe.
+    """
+
+    def __init__(self, client: Any, block_tokens: int, page_tokens: int, extras: Sequence[str] = ()):
+        self._client, self._tokens, self._page = client, block_tokens, page_tokens
+        self._hasher = ChainHasher(block_tokens, list(extras))
+        self._holds: list[int] = []
+        self._leases: list[int] = []
+        self._asked: tuple | None = None
+        self._asked_at = 0.0
+        self.computed = 0  # tokens that the engine had when it was asked about the last time
+        self.offered = 0  # tokens that it could load after them
+        self.hit = 0  # leading blocks known to be stored
+        self.saved = 0  # leading blocks handed out to be saved
+        self.access = random.getrandbits(63)  # one touch a block, however often it is asked for
+        self.lookups = self.failures = 0
+        self.seconds = 0.0  # spent waiting for kvarve
+        self.error = ""  # the last one
+
+    # ---- Reading.
+    def offer(self, tokens: Sequence[int], computed: int, spaces: Sequence[Any],
+              hold_seconds: float) -> int:
+        """How many tokens after the `computed` ones can be loaded. 0 when kvarve cannot answer.
+
+        `tokens` are all of the request's. One lookup for equal arguments; again after 100 ms.
+        """
+        now, asked = time.monotonic(), (len(tokens), computed)
+        if self._asked != asked or now - self._asked_at >= RECHECK_SECONDS:
+            self._asked, self._asked_at, self.computed = asked, now, computed
+            self._extend(tokens)
+            self.hit = self._lookup(spaces, hold_seconds)
+            most = computed // self._tokens + MAX_ACQUIRE_BLOCKS
+            self.offered = max(0, min(self.hit, most) * self._tokens - computed)
+            if self.offered == 0:
+                self.unhold()
+        return self.offered
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        self._hasher.extend(tokens[self._hasher.tokens:])
+
+    def _lookup(self, spaces: Sequence[Any], hold_seconds: float) -> int:
+        self.unhold()
+        keys, begin = self._hasher.keys(0, min(self._hasher.blocks, MAX_LOOKUP_BLOCKS)), time.perf_counter()
+        self.lookups += 1
+        try:
+            for space in spaces:
+                if len(keys) == 0:
+                    break
+                found, _, hold = space.lookup(keys, hold_seconds)
+                if hold:
+                    self._holds.append(hold)
+                keys = keys[:found]
+        except Error as error:
+            self.failures, self.error, keys = self.failures + 1, str(error), keys[:0]
+        self.seconds += time.perf_counter() - begin
+        return len(keys)
+
+    def acquire(self, external: int, table: Sequence[int],
+                spaces: Sequence[Any]) -> tuple[Part, list[bytes | None]]:
+        """Leases the blocks of the `external` tokens that were offered, whose pages are in `table`.
+
+        Grants a namespace; None where a block is gone.
+        """
+        end = self.computed + external
+        first, last = self.computed // self._tokens, -(-end // self._tokens)
+        pages = list(table[self.computed // self._page : -(-end // self._page)])
+        part = Part(first, last, self._hasher.keys(first, last), pages)
+        grants: list[bytes | None] = []
+        begin = time.perf_counter()
+        for space in spaces:
+            try:
+                granted = space.acquire(part.keys, self.access)
+                if granted.lease:
+                    self._leases.append(granted.lease)
+                grants.append(granted.to_bytes() if len(granted) == last - first else None)
+            except Error as error:
+                self.error = str(error)
+                grants.append(None)
+        self.unhold()
+        self.seconds += time.perf_counter() - begin
+        return part, grants
+
+    def unhold(self) -> None:
+        """Ends what the last lookup holds."""
+        for hold in self._holds:
+            self._client.release(hold)
+        self._holds.clear()
+
+    def release(self) -> None:
+        """Ends the leases of acquire()."""
+        for lease in self._leases:
+            self._client.release(lease)
+        self._leases.clear()
+
+    # ---- Writing.
+    def unsaved(self, end: int, tokens: Sequence[int], table: Sequence[int]) -> Part | None:
+        """The whole blocks of the first `end` tokens that are neither stored nor handed out yet.
+
+        Ends before a page 0 in the block table: the engine's null page. Hands them out.
+        """
+        first, last = max(self.saved, self.hit), min(end, len(tokens)) // self._tokens
+        if last <= first:
+            return None
+        self._extend(tokens)
+        ratio = self._tokens // self._page
+        pages = list(table[first * ratio : last * ratio])
+        whole = (pages.index(0) if 0 in pages else len(pages)) // ratio
+        if whole == 0:
+            return None
+        self.saved = first + whole
+        return Part(first, self.saved, self._hasher.keys(first, self.saved), pages[: whole * ratio],
+                    self._hasher.keys(first - 1, first)[0] if first else None)
+
+    def forget(self) -> None:
+        """Nothing is known to be stored: after a failed load, or in another namespace."""
+        self.unhold()
+        self._asked, self.hit, self.saved, self.offered = None, 0, 0, 0

@@ -1,0 +1,29 @@
+"""The client of the kvarved on this host."""
+
+import json
+from typing import Any
+
+from kvarve import _native
+
+
+class Client(_native.Client):
+    """A process's connection to kvarved. Needs no daemon to be made: it joins when one appears, and again after a
+    restart; until then calls raise kvarve.Error with code UNAVAILABLE at once. After a fork the child makes its own.
+
+    endpoint: unix://PATH. engine_id: processes of one engine end their leases together; empty: this process alone.
+    role: tool, scheduler or worker. ranks: (data, pipeline, tensor). staging_bytes: memory for puts, 0 for a process
+    that only reads. timeout, put_timeout: seconds.
+    """
+
+    def admin(self, op: str, **fields: Any) -> dict[str, Any]:
+        """An administrative request: status, stats, namespaces, resize, invalidate."""
+        return json.loads(self.admin_json(json.dumps({"op": op, **fields})))
+
+    def status(self) -> dict[str, Any]:
+        return self.admin("status")
+
+    def stats(self) -> dict[str, Any]:
+        return self.admin("stats")
+
+    def namespaces(self) -> dict[str, Any]:
+        return self.admin("namespaces")

@@ -1,0 +1,1 @@
+"""Connectors: kvarve as the KV cache of an inference engine."""

@@ -1,0 +1,54 @@
+"""The connector's numbers on vLLM's own /metrics: kvarve_connector_<name>."""
+
+from typing import Any
+
+from prometheus_client import Counter, Gauge
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    KVConnectorPromMetrics, KVConnectorStats)
+
+COUNTERS = {
+    "lookups": "Lookups made.", "lookup_failures": "Lookups that kvarve did not answer.",
+    "loaded_tokens": "Tokens not computed.", "load_failures": "Loads that ended in recomputing.",
+    "load_blocks": "Blocks read.", "load_bytes": "Bytes read.",
+    "save_blocks": "Blocks that kvarve took or had.", "save_bytes": "Bytes given to kvarve.",
+    "save_dropped_blocks": "Blocks not saved for want of staging.",
+    "save_failed_blocks": "Blocks that kvarve refused or did not answer.",
+    "bypass": "Requests neither read nor written, by reason."}
+GAUGES = {"pending_saves": "Saves not yet answered.", "passive": "1: unused, for this reason."}
+_REASONS = ("bypass", "passive")
+
+
+class Stats(KVConnectorStats):
+    """data: "name" or "name|reason" -> number."""
+
+    def reset(self) -> None:
+        self.data.clear()
+
+    def is_empty(self) -> bool:
+        return not self.data
+
+    def aggregate(self, other: KVConnectorStats) -> "Stats":
+        for key, value in other.data.items():
+            gauge = key.partition("|")[0] in GAUGES
+            self.data[key] = value if gauge else self.data.get(key, 0) + value
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        return dict(self.data)
+
+
+class PromMetrics(KVConnectorPromMetrics):
+    def __init__(self, config, types, labels, engines):
+        super().__init__(config, types, labels, engines)
+        self.metrics = {
+            name: types[kind](name="kvarve_connector_" + name, documentation=text,
+                              labelnames=labels + ["reason"] * (name in _REASONS))
+            for kind, table in ((Counter, COUNTERS), (Gauge, GAUGES))
+            for name, text in table.items()}
+
+    def observe(self, data: dict[str, Any], engine_idx: int = 0) -> None:
+        for key, value in data.items():
+            name, _, reason = key.partition("|")
+            labels = [*self.per_engine_labelvalues[engine_idx], *([reason] if reason else [])]
+            metric = self.metrics[name].labels(*labels)
+            metric.set(value) if name in GAUGES else metric.inc(value)

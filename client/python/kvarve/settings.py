@@ -1,0 +1,51 @@
+"""Settings declared as a frozen dataclass: from a mapping, else the environment, else the default."""
+
+import difflib
+import os
+from dataclasses import fields
+from typing import Any, Mapping, TypeVar, get_type_hints
+
+T = TypeVar("T")
+_WORDS = {"1": True, "true": True, "yes": True, "on": True,
+          "0": False, "false": False, "no": False, "off": False}
+
+
+def _convert(name: str, kind: type, value: Any) -> Any:
+    try:
+        if kind is bool and isinstance(value, str):
+            return _WORDS[value.strip().lower()]
+        if kind is int and isinstance(value, (str, int)) and not isinstance(value, bool):
+            return int(value)
+        if isinstance(value, kind) and not (kind is not bool and isinstance(value, bool)):
+            return value
+    except (KeyError, ValueError):
+        pass
+    raise ValueError(f"kvarve: {name} is of type {kind.__name__}, not {value!r}")
+
+
+def read(cls: type[T], given: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> T:
+    """`given` wins over KVARVE_<NAME>. ValueError: an unknown name, with the closest known one; a
+    wrong type; a value outside the field's metadata "range" (low, high) or "choices"."""
+    environ = os.environ if environ is None else environ
+    kinds = get_type_hints(cls)
+    for name in given:
+        if name not in kinds:
+            close = difflib.get_close_matches(name, kinds, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(sorted(kinds))
+            raise ValueError(f"kvarve: no setting is called {name!r}; {hint}")
+    values = {name: _convert(name, kind, environ["KVARVE_" + name.upper()])
+              for name, kind in kinds.items() if environ.get("KVARVE_" + name.upper())}
+    values.update({name: _convert(name, kinds[name], value) for name, value in given.items()})
+    settings = cls(**values)
+    for field in fields(cls):  # type: ignore[arg-type]
+        value = getattr(settings, field.name)
+        if (choices := field.metadata.get("choices")) and value not in choices:
+            raise ValueError(f"kvarve: {field.name} is one of {', '.join(choices)}, not {value!r}")
+        low, high = field.metadata.get("range", (value, value))
+        if not low <= value <= high:
+            raise ValueError(f"kvarve: {field.name} lies in {low}..{high}, not at {value}")
+    return settings
+
+
+def describe(settings: Any) -> str:
+    return ", ".join(f"{f.name}={getattr(settings, f.name)!r}" for f in fields(settings))

@@ -1,0 +1,105 @@
+"""A digest of a model's weights, from its files: what tells two checkpoints of one shape apart."""
+
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import Iterator
+
+_WHOLE_FILE_BYTES = 2 << 30  # smaller files are read whole
+_SAMPLE_BYTES = 64 << 10
+_SAMPLE_EVERY_BYTES = 8 << 20  # in files that do not say where their tensors lie
+_SAMPLE_PIECES = 16
+_MAX_HEADER_BYTES = 256 << 20
+
+
+def _spans(file, path: Path, size: int) -> tuple[bytes, list[tuple[int, int]]]:
+    """(what describes the tensors, where each lies)."""
+    if path.suffix != ".safetensors":
+        starts = range(0, size, _SAMPLE_EVERY_BYTES)
+        return b"", [(at, min(at + _SAMPLE_EVERY_BYTES, size)) for at in starts]
+    length = struct.unpack("<Q", file.read(8))[0]
+    if length > min(size, _MAX_HEADER_BYTES):
+        raise ValueError(f"{path}: no safetensors header")
+    header = file.read(length)
+    tensors = json.loads(header)
+    tensors.pop("__metadata__", None)
+    return header, [(8 + length + tensor["data_offsets"][0], 8 + length + tensor["data_offsets"][1])
+                    for _, tensor in sorted(tensors.items())]
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """Every tensor's name, type and shape, then 64 KiB of each in 16 pieces."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        header, spans = _spans(file, path, size)
+        yield header
+        for begin, end in spans:
+            step = max(end - begin, _SAMPLE_BYTES) // _SAMPLE_PIECES
+            for at in range(begin, end, step):
+                file.seek(at)
+                yield file.read(min(_SAMPLE_BYTES // _SAMPLE_PIECES, end - at))
+
+
+def file_digest(path: Path, mode: str) -> str:
+    size = path.stat().st_size
+    if mode == "full" or size < _WHOLE_FILE_BYTES:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256(struct.pack("<Q", size))
+    for piece in _pieces(path):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that an engine would load: of one format, the first there is."""
+    if folder.is_file():
+        return [folder]
+    for pattern in ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf"):
+        if found := sorted(folder.glob(pattern)):
+            return found
+    raise FileNotFoundError(f"no weights in {folder}")
+
+
+def _store_path() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "kvarve" / "weights.json"
+
+
+def digest(folder: str | os.PathLike, mode: str = "sampled",
+           store: str | os.PathLike | None = None) -> str:
+    """SHA-256 of the checkpoint in `folder`, or of the one file.
+
+    mode "full" reads every byte; "sampled" reads files under 2 GiB whole, and 64 KiB of each tensor
+    of larger ones. What was computed is remembered in `store` by path, inode, time and size.
+    FileNotFoundError: there are no weights.
+    """
+    store = Path(store) if store else _store_path()
+    try:
+        known = json.loads(store.read_text())
+    except (OSError, ValueError):
+        known = {}
+    total, added = hashlib.sha256(mode.encode()), False
+    for file in weight_files(Path(folder)):
+        stat = file.stat()
+        name = f"{file.resolve()}|{stat.st_ino}|{stat.st_mtime_ns}|{stat.st_size}|{mode}"
+        if name not in known:
+            known[name], added = file_digest(file, mode), True
+        total.update(f"{file.name}\0{known[name]}\0".encode())
+    if added:
+        _remember(store, known)
+    return total.hexdigest()
+
+
+def _remember(store: Path, known: dict[str, str]) -> None:
+    """A store that cannot be written costs time only."""
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=store.parent, delete=False) as new:
+            json.dump(known, new)
+        os.replace(new.name, store)
+    except OSError:
+        pass

@@ -1,0 +1,327 @@
+// Client, Namespace, View and Grants for Python.
+#include "client/python/native/client_binding.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "client/python/native/casts.h"
+#include "storage/block/layout.h"
+
+namespace py = pybind11;
+
+namespace kvarve::python {
+namespace {
+
+constexpr uint64_t kGrantsVersion = 1;
+constexpr size_t kGrantsHeaderBytes = 5 * sizeof(uint64_t);
+
+int64_t Nanos(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
+
+struct PyView {
+  std::shared_ptr<Client> client;
+  std::shared_ptr<View> view;
+  size_t block_bytes = 0;
+};
+// One block of a view as a read-only buffer; it keeps the lease.
+struct PyBlock {
+  std::shared_ptr<Client> client;
+  std::shared_ptr<View> view;
+  const std::byte* data = nullptr;
+  size_t size = 0;
+};
+
+const char* OutcomeName(PutOutcome outcome) {
+  switch (outcome) {
+    case PutOutcome::kStored:
+      return "stored";
+    case PutOutcome::kExists:
+      return "exists";
+    case PutOutcome::kRejectedParent:
+      return "rejected(parent)";
+    case PutOutcome::kRejectedNoSpace:
+      return "rejected(no space)";
+    case PutOutcome::kRejectedPolicy:
+      return "rejected(policy)";
+    case PutOutcome::kRejectedInvalidated:
+      return "rejected(invalidated)";
+  }
+  return "unknown";
+}
+
+class PyNamespace {
+ public:
+  PyNamespace(std::shared_ptr<Client> client, ClientNamespace handle)
+      : client_(std::move(client)), handle_(handle) {}
+  ClientNamespace handle() const { return handle_; }
+  uint64_t block_bytes() const { return client_->block_bytes(handle_); }
+
+  py::tuple Lookup(const py::object& keys, double hold) const {
+    const Keys list = ToKeys(keys);
+    const LookupResult result =
+        ValueOrRaise(WithoutGil([&] { return client_->Lookup(handle_, list.keys, Nanos(hold)); }));
+    return py::make_tuple(result.hit_blocks, result.host_blocks, result.hold);
+  }
+
+  py::list Get(const py::object& keys, uint64_t request_id, bool verify) const {
+    const Keys list = ToKeys(keys);
+    const size_t size = block_bytes();
+    // Asks first, so that a miss costs no memory.
+    size_t hit =
+        ValueOrRaise(WithoutGil([&] { return client_->Lookup(handle_, list.keys); })).hit_blocks;
+    std::vector<py::bytes> blocks;
+    std::vector<std::byte*> destinations;
+    for (size_t i = 0; i < hit; ++i) {
+      PyObject* block = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
+      if (block == nullptr) throw py::error_already_set();
+      blocks.push_back(py::reinterpret_steal<py::bytes>(block));
+      destinations.push_back(reinterpret_cast<std::byte*>(PyBytes_AS_STRING(block)));
+    }
+    if (hit > 0) {
+      hit = ValueOrRaise(WithoutGil([&] {
+        return client_->Get(handle_, std::span(list.keys).first(hit), destinations, request_id,
+                            verify);
+      }));
+    }
+    py::list result;
+    for (size_t i = 0; i < hit; ++i) result.append(blocks[i]);
+    return result;
+  }
+
+  PyView Acquire(const py::object& keys, uint64_t request_id) const {
+    const Keys list = ToKeys(keys);
+    return PyView{client_, std::make_shared<View>(ValueOrRaise(WithoutGil([&] {
+                    return client_->Acquire(handle_, list.keys, request_id);
+                  }))),
+                  block_bytes()};
+  }
+
+  PyGrants AcquireGrants(const py::object& keys, uint64_t request_id) const {
+    const Keys list = ToKeys(keys);
+    return PyGrants{ValueOrRaise(
+        WithoutGil([&] { return client_->AcquireGrants(handle_, list.keys, request_id); }))};
+  }
+
+  std::vector<std::string> Put(const py::object& keys, const py::sequence& blocks,
+                               const py::object& parent, uint32_t first_depth, uint64_t request_id,
+                               uint32_t recompute_us) const {
+    const Keys list = ToKeys(keys);
+    const size_t size = block_bytes();
+    std::vector<ReadBuffer> buffers;
+    std::vector<const std::byte*> sources;
+    for (const py::handle block : blocks) {
+      buffers.emplace_back(block);
+      if (buffers.back().size() != size) {
+        throw py::value_error("a block of this namespace has " + std::to_string(size) + " bytes");
+      }
+      sources.push_back(buffers.back().data());
+    }
+    if (sources.size() != list.keys.size()) throw py::value_error("as many blocks as keys");
+    PutChain chain;
+    if (!parent.is_none()) chain.parent = ToKey(parent);
+    chain.first_depth = first_depth;
+    chain.keys = list.keys;
+    chain.request_id = request_id;
+    chain.recompute_us = recompute_us;
+    const std::vector<PutOutcome> outcomes =
+        ValueOrRaise(WithoutGil([&] { return client_->Put(handle_, chain, sources); }));
+    std::vector<std::string> names;
+    for (const PutOutcome outcome : outcomes) names.emplace_back(OutcomeName(outcome));
+    return names;
+  }
+
+  size_t Touch(const py::object& keys, uint64_t request_id) const {
+    const Keys list = ToKeys(keys);
+    return ValueOrRaise(WithoutGil([&] { return client_->Touch(handle_, list.keys, request_id); }));
+  }
+
+  uint64_t Invalidate(const py::object& keys) const {
+    const Keys list = keys.is_none() ? Keys{} : ToKeys(keys);
+    if (!keys.is_none() && list.keys.empty()) return 0;  // an empty list is no whole namespace
+    return ValueOrRaise(WithoutGil([&] { return client_->Invalidate(handle_, list.keys); }));
+  }
+
+ private:
+  std::shared_ptr<Client> client_;
+  ClientNamespace handle_;
+};
+
+PyClient MakeClient(const std::string& endpoint, const std::string& engine_id,
+                    const std::string& role, const Ranks& ranks, const std::string& name,
+                    uint64_t staging_bytes, double timeout, double put_timeout) {
+  return PyClient{ValueOrRaise(Client::Create(
+      MakeOptions(endpoint, engine_id, role, ranks, name, staging_bytes, timeout, put_timeout)))};
+}
+
+py::dict StateOf(const PyClient& self) {
+  const ClientState state = self.client->State();
+  py::dict dict;
+  dict["connected"] = state.connected;
+  dict["breaker_open"] = state.breaker_open;
+  dict["incarnation"] = state.incarnation;
+  dict["daemon_version"] = state.daemon_version;
+  dict["timeouts"] = state.timeouts;
+  dict["reconnects"] = state.reconnects;
+  dict["checksum_mismatches"] = state.checksum_mismatches;
+  dict["last_error"] = state.last_error;
+  return dict;
+}
+
+std::string Admin(const PyClient& self, const std::string& json) {
+  return ValueOrRaise(WithoutGil([&] { return self.client->Admin(json); }));
+}
+
+void WaitReady(const PyClient& self, double timeout) {
+  OkOrRaise(WithoutGil([&] { return self.client->WaitReady(Nanos(timeout)); }));
+}
+
+void BindNamespace(py::module_& module) {
+  py::class_<PyNamespace>(module, "Namespace")
+      .def_property_readonly("handle", &PyNamespace::handle)
+      .def_property_readonly("block_bytes", &PyNamespace::block_bytes)
+      .def("lookup", &PyNamespace::Lookup, py::arg("keys"), py::arg("hold") = 0.0)
+      .def("get", &PyNamespace::Get, py::arg("keys"), py::arg("request_id") = 0,
+           py::arg("verify") = true)
+      .def("view", &PyNamespace::Acquire, py::arg("keys"), py::arg("request_id") = 0)
+      .def("acquire", &PyNamespace::AcquireGrants, py::arg("keys"), py::arg("request_id") = 0)
+      .def("put", &PyNamespace::Put, py::arg("keys"), py::arg("blocks"),
+           py::arg("parent") = py::none(), py::arg("first_depth") = 0, py::arg("request_id") = 0,
+           py::arg("recompute_us") = 0)
+      .def("touch", &PyNamespace::Touch, py::arg("keys"), py::arg("request_id") = 0)
+      .def("invalidate", &PyNamespace::Invalidate, py::arg("keys") = py::none());
+}
+
+void BindViews(py::module_& module) {
+  py::class_<PyBlock>(module, "Block", py::buffer_protocol(),
+                      "One leased block: a read-only buffer.")
+      .def_buffer([](PyBlock& self) {
+        return py::buffer_info(const_cast<std::byte*>(self.data), 1,
+                               py::format_descriptor<uint8_t>::format(), 1, {self.size},
+                               {size_t{1}}, /*readonly=*/true);
+      })
+      .def("__len__", [](const PyBlock& self) { return self.size; });
+  py::class_<PyView>(module, "View",
+                     "Leased blocks in place; the lease ends with the last buffer made of it.")
+      .def("__len__",
+           [](const PyView& self) { return self.view == nullptr ? 0 : self.view->size(); })
+      .def("__getitem__",
+           [](const PyView& self, size_t i) {
+             if (self.view == nullptr || i >= self.view->size()) throw py::index_error();
+             return py::memoryview(
+                 py::cast(PyBlock{self.client, self.view, self.view->block(i), self.block_bytes}));
+           })
+      .def("checksum",
+           [](const PyView& self, size_t i) {
+             if (self.view == nullptr || i >= self.view->size()) throw py::index_error();
+             return self.view->checksum(i);
+           })
+      .def("release", [](PyView& self) { self.view.reset(); })
+      .def("__enter__", [](py::object self) { return self; })
+      .def("__exit__", [](PyView& self, const py::args&) { self.view.reset(); });
+}
+
+void BindGrants(py::module_& module) {
+  py::class_<PyGrants>(module, "Grants",
+                       "Where leased blocks lie, for another process of the same engine.")
+      .def("__len__", [](const PyGrants& self) { return self.set.items.size(); })
+      .def_property_readonly("lease", [](const PyGrants& self) { return self.set.lease; })
+      .def_property_readonly("over_lease_cap",
+                             [](const PyGrants& self) { return self.set.over_lease_cap; })
+      .def("to_bytes", [](const PyGrants& self) { return py::bytes(EncodeGrants(self.set)); })
+      .def_static("from_bytes", [](const std::string& bytes) {
+        return PyGrants{ValueOrRaise(DecodeGrants(bytes))};
+      });
+}
+
+}  // namespace
+
+ClientOptions MakeOptions(const std::string& endpoint, const std::string& engine_id,
+                          const std::string& role, const Ranks& ranks, const std::string& name,
+                          uint64_t staging_bytes, double timeout, double put_timeout) {
+  ClientOptions options;
+  if (!endpoint.empty()) options.endpoint = endpoint;
+  options.engine_id = engine_id;
+  if (role == "tool") {
+    options.role = local::Role::kTool;
+  } else if (role == "scheduler") {
+    options.role = local::Role::kScheduler;
+  } else if (role == "worker") {
+    options.role = local::Role::kWorker;
+  } else {
+    throw py::value_error("role is tool, scheduler or worker");
+  }
+  std::tie(options.dp_rank, options.pp_rank, options.tp_rank) = ranks;
+  options.client_name = name;
+  options.staging_bytes = staging_bytes;
+  options.timeout_nanos = Nanos(timeout);
+  options.put_timeout_nanos = Nanos(put_timeout);
+  return options;
+}
+
+std::string EncodeGrants(const GrantSet& grants) {
+  const uint64_t header[] = {kGrantsVersion, grants.incarnation, grants.lease, grants.block_bytes,
+                             grants.over_lease_cap ? 1u : 0u};
+  static_assert(sizeof(header) == kGrantsHeaderBytes);
+  std::string bytes(reinterpret_cast<const char*>(header), sizeof(header));
+  bytes.append(reinterpret_cast<const char*>(grants.items.data()),
+               grants.items.size() * sizeof(local::GrantItem));
+  return bytes;
+}
+
+absl::StatusOr<GrantSet> DecodeGrants(std::string_view bytes) {
+  uint64_t header[5];
+  if (bytes.size() < sizeof(header) ||
+      (bytes.size() - sizeof(header)) % sizeof(local::GrantItem) != 0) {
+    return absl::InvalidArgumentError("grants: a wrong length");
+  }
+  std::memcpy(header, bytes.data(), sizeof(header));
+  if (header[0] != kGrantsVersion) return absl::InvalidArgumentError("grants: an unknown version");
+  GrantSet grants;
+  grants.incarnation = header[1];
+  grants.lease = header[2];
+  grants.block_bytes = header[3];
+  grants.over_lease_cap = header[4] != 0;
+  bytes.remove_prefix(sizeof(header));
+  grants.items.resize(bytes.size() / sizeof(local::GrantItem));
+  if (!bytes.empty()) std::memcpy(grants.items.data(), bytes.data(), bytes.size());
+  return grants;
+}
+
+void BindClient(py::module_& module) {
+  module.def("block_bytes", [](const py::kwargs& fields) {
+    return BlockLayout::Of(ToDescriptor(fields)).BlockBytes();
+  });
+  module.def("namespace_id", [](const py::kwargs& fields) {
+    const NamespaceDescriptor descriptor = ToDescriptor(fields);
+    OkOrRaise(ValidateDescriptor(descriptor));
+    const NamespaceDigest digest = DigestOf(descriptor);
+    return py::bytes(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
+  });
+  BindNamespace(module);
+  BindViews(module);
+  BindGrants(module);
+  py::class_<PyClient>(module, "Client")
+      .def(py::init(&MakeClient), py::arg("endpoint") = "", py::arg("engine_id") = "",
+           py::arg("role") = "tool", py::arg("ranks") = std::make_tuple(0, 0, 0),
+           py::arg("name") = "kvarve-python", py::arg("staging_bytes") = uint64_t{64} << 20,
+           py::arg("timeout") = 0.02, py::arg("put_timeout") = 5.0)
+      .def("wait_ready", &WaitReady, py::arg("timeout") = 10.0)
+      .def("state", &StateOf)
+      .def("namespace",
+           [](const PyClient& self, const py::kwargs& fields) {
+             const NamespaceDescriptor descriptor = ToDescriptor(fields);
+             return PyNamespace(
+                 self.client,
+                 ValueOrRaise(WithoutGil([&] { return self.client->OpenNamespace(descriptor); })));
+           })
+      .def(
+          "release", [](const PyClient& self, uint64_t lease) { self.client->Release(lease); },
+          py::arg("lease"), py::call_guard<py::gil_scoped_release>())
+      .def("admin_json", &Admin, py::arg("request"));
+}
+
+}  // namespace kvarve::python

@@ -1,0 +1,111 @@
+// A worker's data path in one object, without Python in it: the engine's pages, loader threads, the
+// saver, and the connections that they use.
+//
+// THREADS: one at a time.  BLOCKS: WaitReady(), Results() and Close() as long as they say; Save()
+// copies.
+#ifndef KVARVE_CLIENT_PYTHON_NATIVE_ENGINE_SIDE_H_
+#define KVARVE_CLIENT_PYTHON_NATIVE_ENGINE_SIDE_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/cpp/client.h"
+#include "client/cpp/engine/block_loader.h"
+#include "client/cpp/engine/block_saver.h"
+#include "client/python/native/fault_ports.h"
+#include "gpu/transfer/page_mover.h"
+
+namespace kvarve::python {
+
+// One layer's tensor [pages, heads, tokens, K and V] as the engine's framework describes it;
+// addresses and strides in bytes.
+struct LayerTensor {
+  uint64_t address = 0;
+  uint64_t storage = 0;
+  uint64_t storage_bytes = 0;
+  std::array<int64_t, 4> shape{};
+  std::array<int64_t, 4> strides{};
+};
+
+struct LoadEnd {
+  std::string request;
+  std::string error;  // empty: all blocks are in their pages
+  int64_t nanos = 0;
+};
+
+struct EngineCounts {  // since the last TakeCounts()
+  uint64_t load_blocks = 0, load_bytes = 0;
+  uint64_t save_blocks = 0, save_bytes = 0;
+  uint64_t save_dropped_blocks = 0, save_failed_blocks = 0;
+};
+
+class EngineSide {
+ public:
+  struct Options {
+    ClientOptions client;  // staging_bytes is for saves; loads have a connection of their own
+    NamespaceDescriptor descriptor;
+    std::vector<LayerTensor> layers;  // in the order of the descriptor's layers
+    uint64_t pages = 0;               // of the engine; each may be several of the tensors'
+    int threads = 2;
+    bool verify = true;
+  };
+  // InvalidArgument: tensors that do not hold what the descriptor says, or reach outside their
+  // storage.
+  static absl::StatusOr<std::unique_ptr<EngineSide>> Create(const Options& options);
+
+  // Until both connections are up; DeadlineExceeded. Without them loads fail and saves find no
+  // staging.
+  absl::Status WaitReady(int64_t timeout_nanos);
+
+  // Another namespace from now on; what was gathered and not yet sent is dropped.
+  absl::Status UseSalt(const std::string& client_salt);
+
+  // Starts a load: tokens [first_token, end_token) of the blocks of `keys`, into `pages` that hold
+  // just these. The load's end comes out of Results() once; an error here means that it did not
+  // start.
+  absl::Status Load(const std::string& request, std::vector<BlockKey> keys, GrantSet grants,
+                    const std::vector<int64_t>& pages, uint64_t first_token, uint64_t end_token);
+  // Loads that ended. With `wait_nanos`, waits for the end of one or of a save when there is none
+  // yet.
+  std::vector<LoadEnd> Results(int64_t wait_nanos);
+  // Gathers whole blocks from `pages` now, puts them later. How many found staging.
+  absl::StatusOr<size_t> Save(std::vector<BlockKey> keys, std::optional<BlockKey> parent,
+                              uint32_t first_depth, const std::vector<int64_t>& pages,
+                              uint64_t access);
+  size_t pending_saves() const { return saver_->pending_blocks(); }
+  EngineCounts TakeCounts();
+  FaultPlan& faults() { return *faults_; }
+  // Waits for pending saves up to `wait_nanos`; ends everything.
+  void Close(int64_t wait_nanos);
+
+ private:
+  explicit EngineSide(const Options& options) : descriptor_(options.descriptor) {}
+  std::vector<int64_t> TensorPages(const std::vector<int64_t>& pages,
+                                   uint64_t skipped_tokens) const;
+  void CountSaves();
+
+  NamespaceDescriptor descriptor_;
+  uint64_t split_ = 1;        // the tensors' pages a page of the engine
+  uint64_t page_tokens_ = 0;  // of a tensor's page
+  uint64_t pages_ = 0;        // of the engine
+  std::shared_ptr<const PageMover> mover_;
+  const std::shared_ptr<FaultPlan> faults_ = std::make_shared<FaultPlan>();
+  std::unique_ptr<Client> load_client_, save_client_;  // outlive what uses them
+  ClientNamespace load_space_ = 0, save_space_ = 0;
+  std::unique_ptr<BlockLoader> loader_;
+  std::unique_ptr<BlockSaver> saver_;
+  uint64_t next_id_ = 1;
+  std::unordered_map<uint64_t, std::string> requests_;  // of loads under way
+  EngineCounts counts_;
+};
+
+}  // namespace kvarve::python
+
+#endif  // KVARVE_CLIENT_PYTHON_NATIVE_ENGINE_SIDE_H_

@@ -1,0 +1,201 @@
+"""The package against a real kvarved."""
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import kvarve
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "engine"))
+from daemon import Daemon  # noqa: E402
+
+FIELDS = dict(model="m", model_digest="d", element_type=kvarve.ElementType.BF16, layer_count=2, layer_total=2,
+              kv_head_count=2, kv_head_total=2, k_dim=64, v_dim=64, block_tokens=16,
+              block_bytes=2 * 2 * 2 * 16 * 64 * 2, hash_version=kvarve.CHAIN_HASH_VERSION)
+BYTES = FIELDS["block_bytes"]
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    with Daemon(capacity="256MiB") as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def client(daemon):
+    client = kvarve.Client(daemon.endpoint, timeout=2.0)
+    client.wait_ready(10)
+    return client
+
+
+@pytest.fixture
+def space(client, request):
+    return client.namespace(**FIELDS | {"client_salt": request.node.name})
+
+
+def blocks(count, seed=0):
+    return [bytes([(seed + i) % 256]) * BYTES for i in range(count)]
+
+
+def test_put_lookup_get(space):
+    keys = kvarve.chain_keys(list(range(100)), 16)
+    assert len(keys) == 6 and space.lookup(keys) == (0, 0, 0) and space.get(keys) == []
+    data = blocks(4)
+    assert space.put(keys[:4], data) == ["stored"] * 4
+    assert space.put(keys[:4], data) == ["exists"] * 4
+    assert space.lookup(keys)[:2] == (4, 4)
+    assert space.get(keys) == data
+    assert space.get(list(keys)[:2]) == data[:2]  # keys may be plain bytes
+    assert space.put(keys[4:], blocks(2, 4), parent=keys[3], first_depth=4) == ["stored"] * 2
+    assert space.get(keys) == blocks(6)
+    assert space.touch(keys) == 6 and space.block_bytes == BYTES
+
+
+def test_blocks_may_be_any_buffer(space):
+    keys = kvarve.chain_keys(list(range(32)), 16)
+    assert space.put(keys, [bytearray(b"a" * BYTES), memoryview(b"b" * BYTES)]) == ["stored"] * 2
+    assert space.get(keys) == [b"a" * BYTES, b"b" * BYTES]
+
+
+def test_a_view_is_read_only_and_keeps_its_lease(space, client):
+    keys = kvarve.chain_keys(list(range(48)), 16)
+    space.put(keys, blocks(3))
+    with space.view(keys) as view:
+        assert len(view) == 3 and view[1].readonly and bytes(view[1]) == blocks(3)[1]
+        assert view.checksum(0) != view.checksum(1)
+        kept = view[2]
+    with pytest.raises(IndexError):
+        view[0]
+    assert space.invalidate() == 3  # the memory of what is leased stays
+    for seed in range(20):
+        space.put(kvarve.chain_keys([seed] * 160, 16), blocks(10, seed))
+    assert bytes(kept) == blocks(3)[2]
+    with pytest.raises(TypeError):
+        kept[0] = 1
+
+
+def test_grants_travel(space, client):
+    keys = kvarve.chain_keys(list(range(48)), 16)
+    space.put(keys, blocks(3))
+    grants = space.acquire(keys)
+    copy = kvarve.Grants.from_bytes(grants.to_bytes())
+    assert len(grants) == len(copy) == 3 and grants.lease == copy.lease != 0
+    client.release(grants.lease)
+    with pytest.raises(kvarve.Error):
+        kvarve.Grants.from_bytes(b"x")
+
+
+def test_invalidate(space):
+    keys = kvarve.chain_keys(list(range(96)), 16)
+    space.put(keys, blocks(6))
+    assert space.invalidate([]) == 0 and space.lookup(keys)[0] == 6
+    assert space.invalidate(keys[5:]) == 1 and space.lookup(keys)[0] == 5
+    space.invalidate()
+    assert space.lookup(keys)[0] == 0
+
+
+def test_wrong_calls_are_refused(space, client):
+    keys = kvarve.chain_keys(list(range(32)), 16)
+    with pytest.raises(ValueError, match="has 16384 bytes"):
+        space.put(keys, [b"short", b"short"])
+    with pytest.raises(ValueError, match="as many blocks"):
+        space.put(keys, blocks(1))
+    with pytest.raises(kvarve.Error) as caught:
+        client.namespace(**FIELDS | {"block_bytes": 5})
+    assert caught.value.code == "INVALID_ARGUMENT"
+    with pytest.raises(ValueError, match="role"):
+        kvarve.Client(role="boss")
+    with pytest.raises(kvarve.Error):
+        kvarve.Client("ftp://x")
+
+
+def test_administration(client, space):
+    assert client.state()["connected"] and client.state()["daemon_version"]
+    assert isinstance(client.status(), dict) and isinstance(client.stats(), dict)
+    space.put(kvarve.chain_keys(list(range(16)), 16), blocks(1))
+    assert client.namespaces()
+    with pytest.raises(kvarve.Error):
+        client.admin("dance")
+
+
+def test_no_daemon_is_unavailable_at_once():
+    client = kvarve.Client("unix:///nowhere/kvarved.sock")
+    space = client.namespace(**FIELDS)
+    begin = time.monotonic()
+    with pytest.raises(kvarve.Error) as caught:
+        space.lookup(kvarve.chain_keys([1] * 16, 16))
+    assert caught.value.code == "UNAVAILABLE" and time.monotonic() - begin < 5
+    with pytest.raises(kvarve.Error) as caught:
+        client.wait_ready(0.1)
+    assert caught.value.code == "DEADLINE_EXCEEDED"
+
+
+def test_it_joins_a_daemon_that_comes_later_and_again_after_a_restart():
+    daemon = Daemon(capacity="64MiB")
+    client = kvarve.Client(daemon.endpoint, timeout=2.0)
+    space = client.namespace(**FIELDS)
+    keys = kvarve.chain_keys([1] * 16, 16)
+    with daemon:
+        client.wait_ready(20)
+        assert space.put(keys, blocks(1)) == ["stored"]
+        daemon.kill()
+        daemon.start()
+        client.wait_ready(20)
+        assert space.lookup(keys)[0] == 0 and space.put(keys, blocks(1)) == ["stored"]
+
+
+def _child(client, space, keys, answers):
+    try:
+        space.lookup(keys)
+        answers.put("answered")
+    except kvarve.Error as error:
+        answers.put(error.code)
+    mine = kvarve.Client(os.environ["TEST_ENDPOINT"], timeout=2.0)
+    mine.wait_ready(10)
+    answers.put(mine.namespace(**FIELDS | {"client_salt": "fork"}).lookup(keys)[0])
+
+
+def test_a_fork_makes_its_own_client(daemon, client):
+    os.environ["TEST_ENDPOINT"] = daemon.endpoint
+    space = client.namespace(**FIELDS | {"client_salt": "fork"})
+    keys = kvarve.chain_keys([1] * 32, 16)
+    space.put(keys, blocks(2))
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=_child, args=(client, space, keys, answers))
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0 and [answers.get(), answers.get()] == ["FAILED_PRECONDITION", 2]
+    assert space.lookup(keys)[0] == 2  # the parent's goes on
+
+
+def test_calls_let_other_threads_run(daemon):
+    """A call that waits for a daemon that hangs does not hold the interpreter."""
+    client = kvarve.Client(daemon.endpoint, timeout=1.0)
+    client.wait_ready(10)
+    space = client.namespace(**FIELDS)
+    keys = kvarve.chain_keys([1] * 16, 16)
+    space.lookup(keys)
+    daemon.pause()
+    try:
+        ticks, done = [], threading.Event()
+
+        def tick():
+            while not done.is_set():
+                ticks.append(1)
+                done.wait(0.01)
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        with pytest.raises(kvarve.Error):
+            space.lookup(keys)
+        done.set()
+        thread.join()
+        assert len(ticks) > 3
+    finally:
+        daemon.resume()
