@@ -1,6 +1,6 @@
 #include "client/cpp/breaker.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 void Breaker::TimedOut(int64_t now_nanos) {
   if (open()) return;
@@ -16,4 +16,4 @@ bool Breaker::TakeProbe(int64_t now_nanos) {
   return true;
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

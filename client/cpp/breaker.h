@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace kvarve {
+namespace kvarve::client {
 
 class Breaker {
  public:
@@ -35,6 +35,6 @@ class Breaker {
   int64_t next_probe_nanos_ = 0;
 };
 
-}  // namespace kvarve
+}  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_BREAKER_H_

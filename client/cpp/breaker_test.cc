@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace kvarve {
+namespace kvarve::client {
 namespace {
 
 enum Event { kTimeout, kAnswer, kTick };
@@ -76,4 +76,4 @@ TEST(Breaker, AfterClosingItOpensAsBefore) {
 }
 
 }  // namespace
-}  // namespace kvarve
+}  // namespace kvarve::client

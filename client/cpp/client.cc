@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/link.h"
+#include "client/cpp/locate.h"
 #include "client/cpp/requests.h"
 #include "storage/base/abseil.h"
 #include "storage/base/clock.h"
@@ -16,7 +17,12 @@
 
 namespace kvarve {
 
-using local::Type;
+using client::ChunkMapping;
+using client::Connection;
+using client::Endpoint;
+using client::Link;
+using client::OpenNamespaceInfo;
+using client::Session;
 
 struct Client::Rep {
   std::shared_ptr<Link> link;
@@ -104,7 +110,7 @@ bool Stored(PutOutcome outcome) {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   KV_RETURN_IF_ERROR(CheckOptions(options));
-  KV_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(options.endpoint));
+  KV_ASSIGN_OR_RETURN(Endpoint endpoint, client::ParseEndpoint(options.endpoint));
   ClientOptions complete = options;
   if (complete.engine_id.empty()) complete.engine_id = MakeEngineId();
   auto rep = std::make_unique<Rep>();
@@ -145,7 +151,8 @@ absl::StatusOr<LookupResult> Client::Lookup(ClientNamespace ns, std::span<const 
   LookupResult result;
   if (keys.empty()) return result;
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
-    return SendLookup(turn, ns, keys, hold_nanos, rep_->link->options().timeout_nanos, &result);
+    return client::SendLookup(turn, ns, keys, hold_nanos, rep_->link->options().timeout_nanos,
+                              &result);
   }));
   return result;
 }
@@ -155,8 +162,8 @@ absl::StatusOr<GrantSet> Client::AcquireGrants(ClientNamespace ns, std::span<con
   GrantSet grants;
   if (keys.empty()) return grants;
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
-    KV_RETURN_IF_ERROR(
-        SendAcquire(turn, ns, keys, request_id, rep_->link->options().timeout_nanos, &grants));
+    KV_RETURN_IF_ERROR(client::SendAcquire(turn, ns, keys, request_id,
+                                           rep_->link->options().timeout_nanos, &grants));
     if (grants.lease == 0) return absl::OkStatus();
     const std::shared_ptr<Session>& session = turn.connection().session();
     if (rep_->link->outbox().AddGrant(session, grants.lease)) return absl::OkStatus();
@@ -166,46 +173,6 @@ absl::StatusOr<GrantSet> Client::AcquireGrants(ClientNamespace ns, std::span<con
   return grants;
 }
 
-namespace {
-
-// The blocks of `grants` in `pools`. NotFound: a chunk is unknown.
-absl::Status Locate(const PoolMap& pools, const GrantSet& grants,
-                    std::vector<std::shared_ptr<const ChunkMapping>>* chunks,
-                    std::vector<const std::byte*>* blocks) {
-  uint64_t chunk = 0;
-  blocks->clear();
-  blocks->reserve(grants.items.size());
-  for (const local::GrantItem& item : grants.items) {
-    if (chunks->empty() || item.chunk != chunk) {
-      std::shared_ptr<const ChunkMapping> mapping = pools.Find(item.chunk);
-      if (mapping == nullptr) {
-        return absl::NotFoundError(absl::StrCat("chunk ", item.chunk, " is unknown"));
-      }
-      chunks->push_back(std::move(mapping));
-      chunk = item.chunk;
-    }
-    const ChunkMapping& mapping = *chunks->back();
-    if (item.offset > mapping.bytes() || grants.block_bytes > mapping.bytes() - item.offset) {
-      return absl::InvalidArgumentError("a grant lies outside its chunk");
-    }
-    blocks->push_back(mapping.data() + item.offset);
-  }
-  return absl::OkStatus();
-}
-
-// Once more after all chunks have been announced, if one was unknown.
-absl::Status LocateOrSync(Link::Turn& turn, int64_t timeout_nanos, const GrantSet& grants,
-                          std::vector<std::shared_ptr<const ChunkMapping>>* chunks,
-                          std::vector<const std::byte*>* blocks) {
-  const absl::Status located = Locate(turn.connection().pools(), grants, chunks, blocks);
-  if (located.code() != absl::StatusCode::kNotFound) return located;
-  KV_RETURN_IF_ERROR(SendSync(turn, timeout_nanos));
-  chunks->clear();
-  return Locate(turn.connection().pools(), grants, chunks, blocks);
-}
-
-}  // namespace
-
 absl::StatusOr<View> Client::Acquire(ClientNamespace ns, std::span<const BlockKey> keys,
                                      uint64_t request_id) {
   View view;
@@ -213,11 +180,11 @@ absl::StatusOr<View> Client::Acquire(ClientNamespace ns, std::span<const BlockKe
   const std::shared_ptr<Link>& link = rep_->link;
   KV_RETURN_IF_ERROR(link->Run([&](Link::Turn& turn) {
     const int64_t timeout = link->options().timeout_nanos;
-    KV_RETURN_IF_ERROR(SendAcquire(turn, ns, keys, request_id, timeout, &view.grants_));
+    KV_RETURN_IF_ERROR(client::SendAcquire(turn, ns, keys, request_id, timeout, &view.grants_));
     if (view.grants_.lease == 0) return absl::OkStatus();
     view.hold_ =
         std::make_shared<View::Hold>(link, turn.connection().session(), view.grants_.lease);
-    return LocateOrSync(turn, timeout, view.grants_, &view.hold_->chunks, &view.blocks_);
+    return client::LocateOrSync(turn, timeout, view.grants_, &view.hold_->chunks, &view.blocks_);
   }));
   return view;
 }
@@ -233,15 +200,16 @@ absl::StatusOr<View> Client::Map(const GrantSet& grants) {
   View view;
   view.grants_ = grants;
   view.hold_ = std::make_shared<View::Hold>(link, connection->session(), 0);
-  absl::Status located = Locate(connection->pools(), grants, &view.hold_->chunks, &view.blocks_);
+  absl::Status located =
+      client::Locate(connection->pools(), grants, &view.hold_->chunks, &view.blocks_);
   if (located.code() == absl::StatusCode::kNotFound) {
     view.hold_->chunks.clear();
     located = link->Run([&](Link::Turn& turn) {
       if (turn.connection().session() != connection->session()) {
         return absl::FailedPreconditionError("the connection ended meanwhile");
       }
-      return LocateOrSync(turn, link->options().timeout_nanos, grants, &view.hold_->chunks,
-                          &view.blocks_);
+      return client::LocateOrSync(turn, link->options().timeout_nanos, grants, &view.hold_->chunks,
+                                  &view.blocks_);
     });
   }
   KV_RETURN_IF_ERROR(located);
@@ -259,7 +227,7 @@ bool Client::Verify(ClientNamespace ns, const BlockKey& key, const std::byte* bl
   const absl::StatusOr<OpenNamespaceInfo> info = rep_->link->KnownNamespace(ns);
   if (!info.ok()) return false;
   if (BlockChecksum(BlockSeed(*info, key), block, info->block_bytes) == checksum) return true;
-  ReportMismatch(*rep_->link, ns, key);
+  client::ReportMismatch(*rep_->link, ns, key);
   return false;
 }
 
@@ -293,14 +261,14 @@ absl::StatusOr<size_t> Client::Get(ClientNamespace ns, std::span<const BlockKey>
     };
     const bool over_cap = status.ok() && view->grants().over_lease_cap;
     if (over_cap && view->size() == 0) {
-      status = ReadPiece(*rep_->link, ns, piece, request_id, take);
+      status = client::ReadPiece(*rep_->link, ns, piece, request_id, take);
     } else if (status.ok()) {
       KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo info, rep_->link->KnownNamespace(ns));
       for (size_t i = 0; i < view->size(); ++i) {
         if (!take(i, view->block(i), view->checksum(i), info)) break;
       }
     }
-    if (mismatch) ReportMismatch(*rep_->link, ns, piece[found]);
+    if (mismatch) client::ReportMismatch(*rep_->link, ns, piece[found]);
     copied += found;
     // What was copied is a right answer, though a shorter one.
     if (!status.ok() && copied == 0) return status;
@@ -334,8 +302,8 @@ absl::StatusOr<std::vector<PutOutcome>> Client::PutStaged(ClientNamespace ns, co
   while (outcomes.size() < chain.keys.size()) {
     const size_t begin = outcomes.size();
     KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
-      return SendPut(turn, ns, SubChain(chain, begin, chain.keys.size() - begin), staging.region_,
-                     begin * known.block_bytes, timeout, &outcomes);
+      return client::SendPut(turn, ns, SubChain(chain, begin, chain.keys.size() - begin),
+                             staging.region_, begin * known.block_bytes, timeout, &outcomes);
     }));
     if (!Stored(outcomes.back())) break;
   }
@@ -377,7 +345,8 @@ absl::StatusOr<size_t> Client::Touch(ClientNamespace ns, std::span<const BlockKe
   size_t touched = 0;
   if (keys.empty()) return touched;
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
-    return SendTouch(turn, ns, keys, request_id, rep_->link->options().timeout_nanos, &touched);
+    return client::SendTouch(turn, ns, keys, request_id, rep_->link->options().timeout_nanos,
+                             &touched);
   }));
   return touched;
 }
@@ -385,7 +354,8 @@ absl::StatusOr<size_t> Client::Touch(ClientNamespace ns, std::span<const BlockKe
 absl::StatusOr<uint64_t> Client::Invalidate(ClientNamespace ns, std::span<const BlockKey> keys) {
   uint64_t removed = 0;
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
-    return SendInvalidate(turn, ns, keys, rep_->link->options().put_timeout_nanos, &removed);
+    return client::SendInvalidate(turn, ns, keys, rep_->link->options().put_timeout_nanos,
+                                  &removed);
   }));
   return removed;
 }
@@ -393,7 +363,7 @@ absl::StatusOr<uint64_t> Client::Invalidate(ClientNamespace ns, std::span<const 
 absl::StatusOr<std::string> Client::Admin(std::string_view json) {
   std::string answer;
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
-    return SendAdmin(turn, json, rep_->link->options().put_timeout_nanos, &answer);
+    return client::SendAdmin(turn, json, rep_->link->options().put_timeout_nanos, &answer);
   }));
   return answer;
 }

@@ -85,7 +85,9 @@ class View {
   std::vector<const std::byte*> blocks_;
 };
 
+namespace client {
 class StagingRegion;
+}
 
 // A piece of the staging memory. Move-only; given back on destruction, or when its PUT was
 // answered.
@@ -100,7 +102,7 @@ class Staging {
 
  private:
   friend class Client;
-  std::shared_ptr<StagingRegion> region_;
+  std::shared_ptr<client::StagingRegion> region_;
   size_t size_ = 0;
 };
 

@@ -16,7 +16,7 @@
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 using local::Header;
 using local::Type;
@@ -319,4 +319,4 @@ void Connection::Shutdown() {
   outbox_->End();
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

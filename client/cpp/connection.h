@@ -29,7 +29,7 @@
 #include "client/local/messages.h"
 #include "storage/base/unique_fd.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 class Connection {
  public:
@@ -108,6 +108,6 @@ class Connection {
   bool timed_out_ = false;
 };
 
-}  // namespace kvarve
+}  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_CONNECTION_H_

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_format.h"
 
-namespace kvarve {
+namespace kvarve::client {
 namespace {
 
 constexpr std::string_view kUnixScheme = "unix://";
@@ -32,4 +32,4 @@ absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text) {
   return Endpoint{std::string(path)};
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

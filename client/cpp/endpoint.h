@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 struct Endpoint {
   std::string path;  // of the socket
@@ -18,6 +18,6 @@ struct Endpoint {
 // served by this client.
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text);
 
-}  // namespace kvarve
+}  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_ENDPOINT_H_

@@ -6,7 +6,7 @@
 
 #include "storage/base/abseil.h"
 
-namespace kvarve {
+namespace kvarve::client {
 namespace {
 
 using ::testing::HasSubstr;
@@ -35,4 +35,4 @@ TEST(Endpoint, RefusalsSayWhatToWrite) {
 }
 
 }  // namespace
-}  // namespace kvarve
+}  // namespace kvarve::client

@@ -11,7 +11,7 @@
 
 #include "storage/base/status_macros.h"
 
-namespace kvarve {
+namespace kvarve::client {
 namespace {
 
 std::atomic<uint64_t> generation{1};
@@ -66,4 +66,4 @@ void ForkClosedSocket::Close() {
   ::close(std::exchange(fd_, -1));
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

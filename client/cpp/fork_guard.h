@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace kvarve {
+namespace kvarve::client {
 
 // Differs between a process and its forked child.
 uint64_t ForkGeneration();
@@ -52,6 +52,6 @@ class ForkClosedSocket {
   int fd_ = -1;
 };
 
-}  // namespace kvarve
+}  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_FORK_GUARD_H_

@@ -10,7 +10,7 @@
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 using local::Type;
 
@@ -247,4 +247,4 @@ std::shared_ptr<Connection> Link::Current() const {
   return current_;
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

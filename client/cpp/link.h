@@ -28,7 +28,7 @@
 #include "client/cpp/outbox.h"
 #include "storage/base/mutex.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 // A namespace on the current connection.
 struct OpenNamespaceInfo {
@@ -140,6 +140,6 @@ class Link {
   std::thread watcher_;
 };
 
-}  // namespace kvarve
+}  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_LINK_H_

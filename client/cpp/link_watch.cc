@@ -16,7 +16,7 @@
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 using local::Type;
 
@@ -229,4 +229,4 @@ std::shared_ptr<Connection> Link::TryConnect() {
   return connection;
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

@@ -8,7 +8,7 @@
 
 #include "client/local/messages.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 using local::Builder;
 using local::Type;
@@ -112,4 +112,4 @@ void Outbox::Flush(const std::function<absl::Status(std::string_view)>& send) {
   CountOwed();
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "storage/base/mutex.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 // One connection as the daemon knows it. `users` counts the views and unreleased grants that read
 // its leases.
@@ -75,6 +75,6 @@ class Outbox {
   std::atomic<size_t> owed_{0};
 };
 
-}  // namespace kvarve
+}  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_OUTBOX_H_

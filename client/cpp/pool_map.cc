@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 bool IsSealedMemory(int fd, uint64_t bytes) {
   struct stat status;
@@ -82,4 +82,4 @@ std::shared_ptr<const ChunkMapping> PoolMap::Find(uint64_t chunk) const {
   return found->second;
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

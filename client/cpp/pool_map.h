@@ -18,7 +18,7 @@
 #include "client/cpp/outbox.h"
 #include "storage/base/mutex.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 // One mapped chunk; unmaps itself, and tells the daemon when it was dropped before.
 class ChunkMapping {
@@ -68,6 +68,6 @@ class PoolMap {
 // raise SIGBUS.
 bool IsSealedMemory(int fd, uint64_t bytes);
 
-}  // namespace kvarve
+}  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_POOL_MAP_H_

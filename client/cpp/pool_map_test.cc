@@ -12,7 +12,7 @@
 #include "client/cpp/fake_daemon_testing.h"
 #include "client/local/messages.h"
 
-namespace kvarve {
+namespace kvarve::client {
 namespace {
 
 constexpr uint64_t kBytes = 1 << 16;
@@ -205,4 +205,4 @@ TEST(Outbox, RemembersABoundedNumberOfGrants) {
 }
 
 }  // namespace
-}  // namespace kvarve
+}  // namespace kvarve::client

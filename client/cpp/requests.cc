@@ -8,7 +8,7 @@
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 using local::Builder;
 using local::KeysBody;
@@ -298,4 +298,4 @@ void ReportMismatch(Link& link, ClientNamespace ns, const BlockKey& key) {
       .IgnoreError();  // the daemon will find it, or somebody will report it again
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

@@ -18,7 +18,7 @@
 #include "client/cpp/client.h"
 #include "client/cpp/link.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 // Splits keys beyond one message, and stops at the first short answer; with a hold, asks for one
 // message's keys only.
@@ -56,6 +56,6 @@ absl::Status ReadPiece(Link& link, ClientNamespace ns, std::span<const BlockKey>
 // Counts a block whose bytes are not those of its checksum, and tells the daemon.
 void ReportMismatch(Link& link, ClientNamespace ns, const BlockKey& key);
 
-}  // namespace kvarve
+}  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_REQUESTS_H_

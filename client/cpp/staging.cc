@@ -11,7 +11,7 @@
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 StagingRegion::~StagingRegion() { memory_->Free(offset_, bytes_); }
 
@@ -81,4 +81,4 @@ uint64_t StagingMemory::free_bytes() const {
   return sum;
 }
 
-}  // namespace kvarve
+}  // namespace kvarve::client

@@ -16,7 +16,7 @@
 #include "client/cpp/fork_guard.h"
 #include "storage/base/mutex.h"
 
-namespace kvarve {
+namespace kvarve::client {
 
 class StagingMemory;
 
@@ -67,6 +67,6 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
   std::map<uint64_t, uint64_t> gaps_ ABSL_GUARDED_BY(mutex_);  // offset -> bytes; never adjacent
 };
 
-}  // namespace kvarve
+}  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_STAGING_H_

@@ -12,7 +12,7 @@
 
 #include "client/cpp/fake_daemon_testing.h"
 
-namespace kvarve {
+namespace kvarve::client {
 namespace {
 
 constexpr uint64_t kUnit = StagingMemory::kUnitBytes;
@@ -93,4 +93,4 @@ TEST(Staging, MemoryThatCouldShrinkIsRefused) {
 }
 
 }  // namespace
-}  // namespace kvarve
+}  // namespace kvarve::client

@@ -110,9 +110,9 @@ void Session::Welcome(const local::Hello& hello, uint64_t request, uint16_t vers
                    sizeof(local::GrantItem));
   welcome.body.max_blocks = static_cast<uint32_t>(std::min(blocks, local::kMaxBlocksPerAcquire));
 
-  absl::StatusOr<std::unique_ptr<Staging>> staging =
-      Staging::Create(std::min(hello.body.staging_bytes, options_.staging_bytes_per_session),
-                      &record_->process->staging);
+  absl::StatusOr<std::unique_ptr<SessionStaging>> staging =
+      SessionStaging::Create(std::min(hello.body.staging_bytes, options_.staging_bytes_per_session),
+                             &record_->process->staging);
   std::shared_ptr<const UniqueFd> fd;
   if (!staging.ok()) {
     KvLog(LogLevel::kWarning, "no staging", {{"why", std::string(staging.status().message())}});

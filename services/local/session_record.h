@@ -56,7 +56,7 @@ struct SessionRecord {
   // Of the session's thread, and of the reaper once that has ended.
   UniqueFd
       socket;  // closed under the reaper's mutex, so that waking never meets another's descriptor
-  std::unique_ptr<Staging> staging;
+  std::unique_ptr<SessionStaging> staging;
 
   std::string engine_id;  // empty until HELLO, or for a process on its own
   bool live = true;

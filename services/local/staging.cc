@@ -43,10 +43,11 @@ uint64_t StagingBudget::used() const {
   return used_;
 }
 
-absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(uint64_t wanted, StagingBudget* budget) {
+absl::StatusOr<std::unique_ptr<SessionStaging>> SessionStaging::Create(uint64_t wanted,
+                                                                       StagingBudget* budget) {
   const uint64_t bytes = wanted == 0 ? 0 : budget->Take(wanted);
-  if (bytes == 0) return std::unique_ptr<Staging>();
-  std::unique_ptr<Staging> staging(new Staging());
+  if (bytes == 0) return std::unique_ptr<SessionStaging>();
+  std::unique_ptr<SessionStaging> staging(new SessionStaging());
   staging->budget_ = budget;
   staging->bytes_ = bytes;
   const auto failed = [](const char* what) {
@@ -70,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(uint64_t wanted, Stagin
   return staging;
 }
 
-Staging::~Staging() {
+SessionStaging::~SessionStaging() {
   if (base_ != nullptr) ::munmap(base_, bytes_);
   budget_->GiveBack(bytes_);
 }

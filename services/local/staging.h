@@ -3,8 +3,8 @@
 // descriptor once, with WELCOME.
 //
 // The client writes at any time: nothing here may be read twice and believed.
-// THREADS: StagingBudget any; Staging is immutable after Create.  BLOCKS: Create, on mmap (pages
-// come when touched).
+// THREADS: StagingBudget any; SessionStaging is immutable after Create.  BLOCKS: Create, on mmap
+// (pages come when touched).
 #ifndef KVARVE_SERVICES_LOCAL_STAGING_H_
 #define KVARVE_SERVICES_LOCAL_STAGING_H_
 
@@ -38,13 +38,14 @@ class StagingBudget {
   uint64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-class Staging {
+class SessionStaging {
  public:
   // As much of `wanted` as the budget gives; null when that is nothing. Unavailable: no memory.
-  static absl::StatusOr<std::unique_ptr<Staging>> Create(uint64_t wanted, StagingBudget* budget);
-  ~Staging();
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
+  static absl::StatusOr<std::unique_ptr<SessionStaging>> Create(uint64_t wanted,
+                                                                StagingBudget* budget);
+  ~SessionStaging();
+  SessionStaging(const SessionStaging&) = delete;
+  SessionStaging& operator=(const SessionStaging&) = delete;
 
   uint64_t bytes() const { return bytes_; }
   // The block at `offset`; null unless all of [offset, offset + bytes) lies inside.
@@ -55,7 +56,7 @@ class Staging {
   std::shared_ptr<const UniqueFd> TakeFd() { return std::move(fd_); }
 
  private:
-  Staging() = default;
+  SessionStaging() = default;
 
   StagingBudget* budget_ = nullptr;
   uint64_t bytes_ = 0;

@@ -37,9 +37,9 @@ TEST(StagingBudgetTest, OddLimits) {
 TEST(StagingTest, BoundsAreExact) {
   StagingBudget budget(64 * kMiB);
   {
-    auto staging = Staging::Create(3 * kMiB, &budget);
+    auto staging = SessionStaging::Create(3 * kMiB, &budget);
     ASSERT_TRUE(staging.ok()) << staging.status();
-    const Staging& s = **staging;
+    const SessionStaging& s = **staging;
     ASSERT_EQ(s.bytes(), 4 * kMiB);
     EXPECT_EQ(budget.used(), 4 * kMiB);
     EXPECT_NE(s.At(0, 4 * kMiB), nullptr);
@@ -51,12 +51,12 @@ TEST(StagingTest, BoundsAreExact) {
     EXPECT_EQ(s.At(2, ~0ull), nullptr);
   }
   EXPECT_EQ(budget.used(), 0u);
-  EXPECT_EQ(*Staging::Create(0, &budget), nullptr);
+  EXPECT_EQ(*SessionStaging::Create(0, &budget), nullptr);
 }
 
 TEST(StagingTest, TheClientsMappingIsTheSameMemory) {
   StagingBudget budget(64 * kMiB);
-  auto staging = Staging::Create(2 * kMiB, &budget);
+  auto staging = SessionStaging::Create(2 * kMiB, &budget);
   ASSERT_TRUE(staging.ok());
   const auto fd = (*staging)->TakeFd();
   ASSERT_NE(fd, nullptr);
