@@ -15,8 +15,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 class CMakeBuild(build_ext):
     def build_extension(self, extension):
         folder = pathlib.Path(os.environ.get("KVARVE_BUILD_DIR", pathlib.Path(self.build_temp).resolve() / "cmake"))
-        subprocess.check_call(["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
-                               f"-DKVARVE_PYTHON={sys.executable}"])
+        if not (folder / "CMakeCache.txt").exists():
+            subprocess.check_call(["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+                                   f"-DKVARVE_PYTHON={sys.executable}"])
         subprocess.check_call(["cmake", "--build", folder, "--target", "kvarve_python"])
         target = pathlib.Path(self.get_ext_fullpath(extension.name))
         target.parent.mkdir(parents=True, exist_ok=True)

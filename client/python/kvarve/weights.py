@@ -1,12 +1,13 @@
-"""A digest of a model's weights, from its files: what tells two checkpoints of one shape apart."""
+"""Names for a model by its files and its configuration: what tells two checkpoints of one shape apart."""
 
 import hashlib
 import json
 import os
+import re
 import struct
 import tempfile
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator, Mapping
 
 _WHOLE_FILE_BYTES = 2 << 30  # smaller files are read whole
 _SAMPLE_BYTES = 64 << 10
@@ -103,3 +104,33 @@ def _remember(store: Path, known: dict[str, str]) -> None:
         os.replace(new.name, store)
     except OSError:
         pass
+
+
+def folder(model: str, revision: str | None = None, cache: str | None = None) -> str:
+    """Where a model's files are: `model` itself, or the snapshot that was downloaded before."""
+    if os.path.exists(model):
+        return model
+    from huggingface_hub import snapshot_download
+    return snapshot_download(model, revision=revision, cache_dir=cache, local_files_only=True)
+
+
+def name(model: str) -> str:
+    """For people: what a folder, or a folder of the hub's cache, is called."""
+    hub = re.search(r"models--([^/]+)", model)
+    return hub[1].replace("--", "/") if hub else os.path.basename(model.rstrip("/"))
+
+
+def plain(value: Any) -> str:
+    """Text that is the same in every process."""
+    text = str(value)
+    return type(value).__name__ if " at 0x" in text else text
+
+
+def configuration_digest(configuration: Mapping[str, Any], length: int) -> str:
+    """Of a Hugging Face configuration as it is in effect. `length` (tokens served at most) counts where the kind of
+    rope depends on it."""
+    effective = {k: v for k, v in configuration.items() if k not in ("_name_or_path", "transformers_version")}
+    text = json.dumps(effective, sort_keys=True, default=plain)
+    if re.search(r'"(longrope|su|dynamic)"', text):
+        text += f"|{length}"
+    return hashlib.sha256(text.encode()).hexdigest()

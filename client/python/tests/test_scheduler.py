@@ -96,7 +96,7 @@ def test_an_abort_keeps_the_lease_until_the_load_has_ended(half):
     request = make_request()
     store(half, request, 5)
     load(half, request)
-    assert half.request_finished(request) == (False, None)
+    assert half.request_finished(request, []) == (False, None)
     assert len(half.client.live) == 1
     half.update_connector_output(worker_output(done=["r"]))
     assert not half.client.live and not half.requests
@@ -106,7 +106,7 @@ def test_an_abort_before_a_load_ends_the_hold(half):
     request = make_request()
     store(half, request, 5)
     half.get_num_new_matched_tokens(request, 0)
-    half.request_finished(request)
+    half.request_finished(request, [])
     assert not half.client.live and not half.requests
 
 
@@ -146,7 +146,7 @@ def test_no_daemon_is_a_miss(half):
     store(half, request, 5)
     half.client.down = True
     assert half.get_num_new_matched_tokens(request, 0) == (0, False)
-    half.request_finished(request)
+    half.request_finished(request, [])
     assert half.counts["lookup_failures"] == 1 and half.counts["lookups"] == 1
 
 
@@ -269,7 +269,7 @@ def test_a_block_ends_with_the_tokens_that_are_computed(half):
     half.on_new_request(request)
     assert not half.build_connector_meta(step(new=[(request, 0, BLOCK - 1)], tables={"r": TABLE})).saves
     request.append_output_token_ids(5)  # now the block has all its tokens, but not the last one's KV
-    half.request_finished(request)
+    half.request_finished(request, [])
     assert not half.requests
     request = make_request(tokens=BLOCK - 1)
     half.on_new_request(request)
@@ -395,7 +395,7 @@ def test_the_report(half, name):
     store(half, request, 5)
     load(half, request)
     half.update_connector_output(worker_output(Report({}, {}, {"r": 0.25}, {}), done=["r"]))
-    _, params = half.request_finished(request)
+    _, params = half.request_finished(request, [])
     report = params["kvarve.report"]
     assert report["hit_tokens"] == 5 * BLOCK and report["tier"] == "host" and report["load_ms"] == 250.0
     assert report["milliseconds"] >= 250.0

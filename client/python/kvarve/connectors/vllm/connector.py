@@ -19,12 +19,12 @@ logger = init_logger("vllm.kvarve.connector")
 
 
 def _hook(half: str, name: str, passive: Any = None, step: bool = False):
-    """A hook of one half; `passive` is the answer where the cache is not used. With `step` the
-    half gets the bound metadata instead of what the engine gives."""
+    """A hook of one half; `passive` is the answer, or its class, where the cache is not used.
+    With `step` the half gets the bound metadata instead of what the engine gives."""
     def hook(self, *args, **kwargs):
         if (to := getattr(self, half)) is None:
-            return passive
-        return getattr(to, name)(self._connector_metadata) if step else getattr(to, name)(*args)
+            return passive() if isinstance(passive, type) else passive
+        return getattr(to, name)(*([self._connector_metadata] if step else args))
     return hook
 
 
@@ -73,17 +73,9 @@ class KvarveConnector(KVConnectorBase_V1):
     update_state_after_alloc = _hook("scheduler", "update_state_after_alloc")
     update_connector_output = _hook("scheduler", "update_connector_output")
     has_pending_push_work = _hook("scheduler", "has_pending_push_work", False)
-
-    def build_connector_meta(self, scheduler_output) -> Metadata:
-        return self.scheduler.build_connector_meta(scheduler_output) if self.scheduler else Metadata()
-
-    def request_finished(self, request, block_ids) -> tuple[bool, dict | None]:
-        return self.scheduler.request_finished(request) if self.scheduler else (False, None)
-
-    def reset_cache(self) -> bool:
-        if self.scheduler:
-            self.scheduler.reset_cache()
-        return True
+    build_connector_meta = _hook("scheduler", "build_connector_meta", Metadata)
+    request_finished = _hook("scheduler", "request_finished", (False, None))
+    reset_cache = _hook("scheduler", "reset_cache", True)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         if self.scheduler and (reason := self.scheduler.connect(metadata)):
@@ -94,6 +86,7 @@ class KvarveConnector(KVConnectorBase_V1):
     build_connector_worker_meta = _hook("worker", "build_connector_worker_meta")
     start_load_kv = _hook("worker", "start_load_kv", step=True)
     wait_for_save = _hook("worker", "wait_for_save", step=True)
+    get_transfer_results = _hook("worker", "transfer_results", KVConnectorTransferResults, step=True)
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         if not self.passive:
@@ -105,10 +98,6 @@ class KvarveConnector(KVConnectorBase_V1):
 
     def get_handshake_metadata(self) -> Handshake:
         return Handshake(self.worker.descriptor if self.worker else None, self.passive)
-
-    def get_transfer_results(self, finished_req_ids) -> KVConnectorTransferResults:
-        return (self.worker.transfer_results(self._connector_metadata) if self.worker
-                else KVConnectorTransferResults())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing waits: loads end between steps."""

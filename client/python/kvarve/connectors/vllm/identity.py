@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +14,16 @@ _ELEMENTS = {"torch.bfloat16": "BF16", "torch.float16": "FP16", "torch.float32":
              "torch.float8_e4m3fn": "FP8_E4M3", "torch.float8_e5m2": "FP8_E5M2"}
 
 
-def _plain(value: Any) -> str:
-    text = str(value)
-    return type(value).__name__ if " at 0x" in text else text
-
-
 def model_digest(config, settings) -> str:
     """Weights and effective model configuration. ValueError: they cannot be named from files."""
     model, load = config.model_config, config.load_config
-    if settings.model_digest:
-        digest = "given:" + settings.model_digest
-    else:
-        if str(load.load_format) not in _FROM_FILES:
-            raise ValueError(f"weights of load_format {load.load_format!s} need model_digest")
-        folder = model.model
-        if not os.path.exists(folder):
-            from huggingface_hub import snapshot_download
-            folder = snapshot_download(folder, revision=model.revision, local_files_only=True,
-                                       cache_dir=load.download_dir)
-        digest = weights.digest(folder, settings.digest)
-    hf = model.hf_config.to_dict()
-    effective = {k: v for k, v in hf.items() if k not in ("_name_or_path", "transformers_version")}
-    text = json.dumps(effective, sort_keys=True, default=_plain)
-    if re.search(r'"(longrope|su|dynamic)"', text):  # rope that depends on the length served
-        text += f"|max_model_len={model.max_model_len}"
-    parts = (digest, text, str(model.dtype), str(model.quantization),
-             _plain(getattr(model, "quantization_config", None)))
+    if not settings.model_digest and str(load.load_format) not in _FROM_FILES:
+        raise ValueError(f"weights of load_format {load.load_format!s} need model_digest")
+    digest = settings.model_digest or weights.digest(
+        weights.folder(model.model, model.revision, load.download_dir), settings.digest)
+    effective = weights.configuration_digest(model.hf_config.to_dict(), model.max_model_len)
+    parts = (digest, effective, str(model.dtype), str(model.quantization),
+             weights.plain(getattr(model, "quantization_config", None)))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -86,10 +68,8 @@ def descriptor(config, kv_cache_config, settings, pp_rank: int, tp_rank: int) ->
     if not model.use_mla and heads * ways != max(all_heads, ways):
         raise ValueError(f"{all_heads} KV heads over {ways} ranks of {heads}")
     first_head = 0 if model.use_mla else tp_rank * all_heads // ways
-    name = re.search(r"models--([^/]+)", model.model)
     fields = dict(
-        model=name[1].replace("--", "/") if name else os.path.basename(model.model.rstrip("/")),
-        model_digest=model_digest(config, settings),
+        model=weights.name(model.model), model_digest=model_digest(config, settings),
         element_type=getattr(_native.ElementType, _ELEMENTS[str(spec.dtype)]),
         layer_begin=begin, layer_count=len(names), layer_total=total, kv_head_begin=first_head,
         kv_head_count=heads, kv_head_total=all_heads, k_dim=spec.head_size, v_dim=spec.head_size_v,
@@ -106,11 +86,9 @@ def descriptor(config, kv_cache_config, settings, pp_rank: int, tp_rank: int) ->
 def passive_reason(config, kv_cache_config) -> str | None:
     model, parallel = config.model_config, config.parallel_config
     speculative = config.speculative_config
-    if not kv_cache_config.kv_cache_groups:
-        return "no KV cache"
-    if len(kv_cache_config.kv_cache_groups) > 1:
-        return "several KV cache groups"
-    group = kv_cache_config.kv_cache_groups[0]
+    if len(kv_cache_config.kv_cache_groups) != 1:
+        return "several KV cache groups" if kv_cache_config.kv_cache_groups else "no KV cache"
+    [group] = kv_cache_config.kv_cache_groups
     spec, kind = group.kv_cache_spec, type(group.kv_cache_spec).__name__
     checks = (
         (model.runner_type != "generate", f"runner type {model.runner_type}"),

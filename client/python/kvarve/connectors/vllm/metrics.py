@@ -49,6 +49,6 @@ class PromMetrics(KVConnectorPromMetrics):
     def observe(self, data: dict[str, Any], engine_idx: int = 0) -> None:
         for key, value in data.items():
             name, _, reason = key.partition("|")
-            labels = [*self.per_engine_labelvalues[engine_idx], *([reason] if reason else [])]
+            labels = [*self.per_engine_labelvalues[engine_idx], *filter(None, [reason])]
             metric = self.metrics[name].labels(*labels)
             metric.set(value) if name in GAUGES else metric.inc(value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm.logger import init_logger
 
-from kvarve import Client
+from kvarve import Client, Error
 from kvarve.chain import Chain
 from kvarve.connectors.vllm.messages import Handshake, Job, Metadata, Rank
 
@@ -71,13 +71,12 @@ class Scheduler:
             return "not every rank has told its geometry"
         if reason := next((h.reason for h in handshakes.values() if h.reason), None):
             return reason
+        expected = handshakes[0, 0].descriptor | {"block_tokens": self.tokens}
         for rank in self.ranks:
             descriptor = handshakes[rank].descriptor
             for name in ("model_digest", "hash_version", "element_type", "block_tokens"):
-                if descriptor[name] != handshakes[0, 0].descriptor[name]:
+                if descriptor[name] != expected[name]:
                     return f"rank {rank} differs in {name}"
-            if descriptor["block_tokens"] != self.tokens:
-                return "the workers have other block_tokens"
             if descriptor not in self.descriptors:  # ranks with the same heads share a namespace
                 self.descriptors.append(descriptor)
             self.space_of[rank] = self.descriptors.index(descriptor)
@@ -85,14 +84,17 @@ class Scheduler:
         return None
 
     def _open(self) -> None:
-        self.spaces = [self.client.namespace(**descriptor | {"client_salt": self.salt})
-                       for descriptor in self.descriptors]
+        try:
+            self.spaces = [self.client.namespace(**descriptor | {"client_salt": self.salt})
+                           for descriptor in self.descriptors]
+        except Error as error:  # too many resets: the engine goes on without the cache
+            self.spaces = []
+            logger.warning("kvarve is not used any more: %s", error)
 
     # ---- Before a request runs.
     def on_new_request(self, request) -> _Request:
         params, bypass = request.kv_transfer_params or {}, bypass_reason(request)
-        if bypass:
-            self.counts["bypass|" + bypass] += 1
+        self.counts[f"bypass|{bypass}"] += bypass is not None
         salt = [f"cache_salt={request.cache_salt}"] if request.cache_salt else []
         state = self.requests[request.request_id] = _Request(
             request, Chain(self.client, self.tokens, self.page, salt), params, bypass,
@@ -146,12 +148,11 @@ class Scheduler:
                 self.progress_at = time.monotonic()
             self.pending.update(report.pending)
             self.counts.update(report.counts)
-            for req_id, block in report.dropped.items():
-                if state := self.requests.get(req_id):  # later blocks need it: tried again
-                    state.chain.saved = min(state.chain.saved, block)
-            for req_id, seconds in report.seconds.items():
-                if state := self.requests.get(req_id):
-                    state.load_seconds = max(state.load_seconds, seconds)
+            for req_id in self.requests.keys() & (report.dropped.keys() | report.seconds.keys()):
+                state = self.requests[req_id]
+                state.load_seconds = report.seconds.get(req_id, state.load_seconds)
+                saved = state.chain.saved  # a block that was dropped, and all after it: tried again
+                state.chain.saved = min(saved, report.dropped.get(req_id, saved))
         for req_id in output.finished_recving or ():
             state = self.requests.get(req_id)
             if state and state.loading:  # else another connector's
@@ -171,7 +172,7 @@ class Scheduler:
             self._drop(req_id, state)
 
     # ---- Ends.
-    def request_finished(self, request) -> tuple[bool, dict | None]:
+    def request_finished(self, request, block_ids) -> tuple[bool, dict | None]:
         state = self.requests.get(request.request_id)
         if state is None:
             return False, None
@@ -181,15 +182,14 @@ class Scheduler:
             self._drop(request.request_id, state)
         lookup_ms, load_ms = state.chain.seconds * 1e3, state.load_seconds * 1e3
         logger.debug("kvarve: request %s of %d tokens: loaded %d, saved to block %d, lookup %.2f ms, "
-                     "load %.2f ms, bypass: %s; %s", request.request_id, request.num_tokens,
-                     state.loaded, state.chain.saved, lookup_ms, load_ms, state.bypass,
-                     state.chain.error)
+                     "load %.2f ms, bypass: %s %s", request.request_id, request.num_tokens, state.loaded,
+                     state.chain.saved, lookup_ms, load_ms, state.bypass, state.chain.error)
         if not (state.params.get("kvarve.report") or state.params.get("report")):
             return False, None
-        return False, {"kvarve.report": {
-            "hit_tokens": state.loaded, "tier": "host" if state.loaded else None,
-            "milliseconds": round(lookup_ms + load_ms, 3), "lookup_ms": round(lookup_ms, 3),
-            "load_ms": round(load_ms, 3), "bypass": state.bypass}}
+        return False, {"kvarve.report": dict(
+            hit_tokens=state.loaded, tier="host" if state.loaded else None, bypass=state.bypass,
+            milliseconds=round(lookup_ms + load_ms, 3), lookup_ms=round(lookup_ms, 3),
+            load_ms=round(load_ms, 3))}
 
     def _drop(self, req_id: str, state: _Request) -> None:
         del self.requests[req_id]
@@ -200,7 +200,7 @@ class Scheduler:
         return (any(self.pending.values())
                 and time.monotonic() - self.progress_at < DRAIN_SECONDS)
 
-    def reset_cache(self) -> None:
+    def reset_cache(self) -> bool:
         """From now on the namespace is this engine's own: the weights may be others."""
         if self.settings.on_reset == "isolate":
             self.resets += 1
@@ -209,3 +209,4 @@ class Scheduler:
                 state.chain.forget()
                 state.tainted = True
             self._open()
+        return True

@@ -25,6 +25,6 @@ class Settings:
     lookup_timeout_ms: int = _in(20, 1, 10_000)
     put_timeout_ms: int = _in(5000, 1, 600_000)
     hold_ms: int = _in(5000, 0, 60_000)  # what was found waits so long for room in the engine
-    staging_bytes: int = _in(256 << 20, 1 << 20, 1 << 40)  # of a worker; a save that finds none is dropped
+    staging_bytes: int = _in(256 << 20, 1 << 20, 1 << 40)  # of a worker, for saves
     loader_threads: int = _in(2, 1, 16)
     faults: bool = False  # for tests: obeys `kvarve.fault` of requests

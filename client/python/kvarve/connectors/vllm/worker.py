@@ -41,12 +41,11 @@ class Worker:
             ranks=(config.parallel_config.data_parallel_index, *self.rank),
             timeout=settings.lookup_timeout_ms / 1e3, put_timeout=settings.put_timeout_ms / 1e3,
             staging_bytes=settings.staging_bytes)
-        self.salt = ""
+        self.salt, self.told = "", 0  # pending saves, as the scheduler knows
         self.loading: set[str] = set()
         self.failed: set[str] = set()  # loads that did not start
         self.dropped: dict[str, int] = {}
         self.times: dict[str, float] = {}
-        self.told = 0  # pending saves, as the scheduler knows
 
     def start_load_kv(self, meta: Metadata) -> None:
         if meta.salt != self.salt:  # a reset: what still waits to be stored is of before
@@ -90,13 +89,10 @@ class Worker:
 
     def transfer_results(self, meta: Metadata) -> KVConnectorTransferResults:
         waits = meta.idle and not self.failed and (self.loading or self.engine.pending_saves)
-        failed, done = self.failed, set(self.failed)
-        for req_id, error, seconds in self.engine.results(IDLE_WAIT_SECONDS if waits else 0.0):
-            done.add(req_id)
-            self.times[req_id] = seconds
-            if error:
-                failed.add(req_id)
-        self.failed = set()
+        ends = self.engine.results(IDLE_WAIT_SECONDS if waits else 0.0)
+        failed, self.failed = self.failed | {req_id for req_id, error, _ in ends if error}, set()
+        done = failed | {req_id for req_id, _, _ in ends}
+        self.times.update({req_id: seconds for req_id, _, seconds in ends})
         self.loading -= done
         return KVConnectorTransferResults(finished_recving=done, failed_recving=failed)
 
