@@ -1,4 +1,4 @@
-// What the same-host plane's server is told at its start.
+// What the same-host plane's server is told at its start. Values: THREADS: any.
 #ifndef KVARVE_SERVICES_LOCAL_OPTIONS_H_
 #define KVARVE_SERVICES_LOCAL_OPTIONS_H_
 

@@ -1,5 +1,5 @@
 // Starts a thread with a name, a stack of its own size, and all signals blocked (they belong to the
-// main thread).
+// main thread). THREADS: any.
 #ifndef KVARVE_SERVICES_LOCAL_THREAD_H_
 #define KVARVE_SERVICES_LOCAL_THREAD_H_
 

@@ -1,7 +1,12 @@
 // An array of plain values that grows by chunks of one fixed size: no element ever moves, no growth
-// copies, and the resident size follows what is used by at most one chunk (no doubling). New
-// elements are zero. THREADS: externally synchronised.  BLOCKS: never (a new chunk is one mmap).
-// Out of memory ends the process.
+// copies, and the resident size follows what is used (no doubling). New elements are zero.
+//
+// From element kHugeFrom on, chunks ask for huge pages, which a large array that is read at random
+// needs: address translation costs as much as memory there. The last chunk is then resident as a
+// whole.
+//
+// THREADS: externally synchronised.  BLOCKS: never (a new chunk is one mmap).  Out of memory ends
+// the process.
 #ifndef KVARVE_STORAGE_BASE_CHUNKED_ARRAY_H_
 #define KVARVE_STORAGE_BASE_CHUNKED_ARRAY_H_
 
@@ -17,14 +22,18 @@
 
 namespace kvarve {
 
-template <typename T, size_t kChunkElements>
+template <typename T, size_t kChunkElements, size_t kHugeFrom = SIZE_MAX>
 class ChunkedArray {
   static_assert(std::is_trivially_copyable_v<T>);
   static_assert((kChunkElements & (kChunkElements - 1)) == 0);
-  static_assert(sizeof(T) * kChunkElements % 4096 == 0, "chunks are whole pages");
 
  public:
   static constexpr size_t kChunkBytes = sizeof(T) * kChunkElements;
+  static constexpr size_t kPageBytes = 4096;
+  static constexpr size_t kHugePageBytes = 2u << 20;
+  static_assert(kChunkBytes % kPageBytes == 0, "chunks are whole pages");
+  static_assert(kHugeFrom == SIZE_MAX ||
+                (kChunkBytes == kHugePageBytes && kHugeFrom % kChunkElements == 0));
 
   ChunkedArray() = default;
   ChunkedArray(ChunkedArray&& other) noexcept
@@ -62,17 +71,31 @@ class ChunkedArray {
     if (size_ % kChunkElements == 0) DropChunksFrom(size_ / kChunkElements + 1);
   }
 
-  // Of the chunks, as mapped.
+  // Of all chunks, but of the last one only the pages up to the array's end.
   uint64_t MemoryBytes() const {
-    return chunks_.size() * kChunkBytes + chunks_.capacity() * sizeof(T*);
+    uint64_t unused = chunks_.size() * kChunkBytes - size_ * sizeof(T);
+    if (unused > kChunkBytes || size_ > kHugeFrom) unused = 0;
+    return chunks_.size() * kChunkBytes - unused / kPageBytes * kPageBytes +
+           chunks_.capacity() * sizeof(T*);
   }
 
  private:
   void AddChunk() {
+    const bool huge = chunks_.size() * kChunkElements >= kHugeFrom;
+    const size_t bytes = huge ? 2 * kChunkBytes : kChunkBytes;
     void* memory =
-        ::mmap(nullptr, kChunkBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     KV_CHECK(memory != MAP_FAILED);
-    chunks_.push_back(static_cast<T*>(memory));
+    chunks_.push_back(static_cast<T*>(huge ? CutToHugePage(memory) : memory));
+  }
+  // Of two huge pages' worth of memory, the aligned one in the middle; the rest goes back.
+  static void* CutToHugePage(void* memory) {
+    char* const start = static_cast<char*>(memory);
+    const size_t before = -reinterpret_cast<uintptr_t>(memory) % kHugePageBytes;
+    if (before > 0) ::munmap(start, before);
+    ::munmap(start + before + kHugePageBytes, kHugePageBytes - before);
+    ::madvise(start + before, kHugePageBytes, MADV_HUGEPAGE);
+    return start + before;
   }
   void DropChunksFrom(size_t first) {
     while (chunks_.size() > first) {

@@ -1,5 +1,6 @@
 // A std::mutex that carries Abseil's thread annotations. Not absl::Mutex: the packaged Abseil is
 // not instrumented, and ThreadSanitizer then reports races that are none.
+// THREADS: any.
 #ifndef KVARVE_STORAGE_BASE_MUTEX_H_
 #define KVARVE_STORAGE_BASE_MUTEX_H_
 

@@ -1,6 +1,7 @@
 // KV_RETURN_IF_ERROR, KV_ASSIGN_OR_RETURN, KV_CHECK.
 // A programmer's error ends the process (KV_CHECK, also in release); everything else is an
 // absl::Status.
+// THREADS: any.
 #ifndef KVARVE_STORAGE_BASE_STATUS_MACROS_H_
 #define KVARVE_STORAGE_BASE_STATUS_MACROS_H_
 

@@ -1,4 +1,5 @@
 // Owns a file descriptor and closes it. Move-only.
+// THREADS: one owner.
 #ifndef KVARVE_STORAGE_BASE_UNIQUE_FD_H_
 #define KVARVE_STORAGE_BASE_UNIQUE_FD_H_
 

@@ -11,8 +11,10 @@
 namespace kvarve {
 namespace {
 
-constexpr size_t kEntriesPerChunk = 4096;  // 256 KiB
-constexpr size_t kBatchKeys = 32;          // of FindPrefix; a miss looks at less than these in vain
+constexpr size_t kEntriesPerChunk = 32768;  // 2 MiB
+constexpr size_t kHugePagesFrom =
+    32 * kEntriesPerChunk;         // a whole huge page is 2 bytes an entry there
+constexpr size_t kBatchKeys = 32;  // of FindPrefix; a miss looks at less than these in vain
 constexpr uint64_t kMaxLeases = 0xffff;
 constexpr uint64_t kChildrenMax = (1ull << 28) - 1;
 constexpr uint16_t kGenerationMax = 0xffff;
@@ -66,7 +68,7 @@ struct Index::Rep {
   const KeyHash hash;
   const uint64_t max_entries;
   SlotTable table;
-  ChunkedArray<IndexEntry, kEntriesPerChunk> slab;
+  ChunkedArray<IndexEntry, kEntriesPerChunk, kHugePagesFrom> slab;
   EntryId free_head = kNoEntry;
   uint64_t live = 0;
   uint64_t doomed = 0;

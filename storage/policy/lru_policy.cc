@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "storage/base/chunked_array.h"
+#include "storage/base/prefetch.h"
 #include "storage/base/status_macros.h"
 #include "storage/policy/eviction_policy.h"
 
@@ -42,19 +43,19 @@ class LruPolicy final : public EvictionPolicy {
   // that it has to be compared with. Loaded for all ids together they cost a fraction.
   void PrefetchTouch(std::span<const uint32_t> ids) const override {
     for (uint32_t id : ids) {
-      __builtin_prefetch(&states_[id], 1);
-      __builtin_prefetch(&places_[id], 1);
+      PrefetchForRead(&states_[id]);
+      PrefetchForRead(&places_[id]);
     }
     for (uint32_t id : ids) {
       const size_t child = FirstChild(id);
-      if (child != 0) __builtin_prefetch(&heaps_[GroupOf(id)][child]);
+      if (child != 0) PrefetchForRead(&heaps_[GroupOf(id)][child]);
     }
     for (uint32_t id : ids) {
       const size_t first = FirstChild(id);
       if (first == 0) continue;
       const Heap& heap = heaps_[GroupOf(id)];
       for (size_t child = first; child < std::min(first + kChildren, heap.size()); ++child) {
-        __builtin_prefetch(&states_[heap[child]]);
+        PrefetchForRead(&states_[heap[child]]);
       }
     }
   }

@@ -46,6 +46,10 @@ DOORS = {
     "rocksdb/": ("storage/segment",),
     "liburing": ("storage/io",),
     "cuda": ("gpu/device",),
+    "nlohmann/": ("services/kvarved", "client/cli"),
+    "gtest/": ("services/local/testing",),
+    "gmock/": ("services/local/testing",),
+    "benchmark/": (),
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]')
@@ -72,7 +76,7 @@ def offence(path, header):
     """Why the file `path` may not include `header`, or None."""
     for prefix, doors in DOORS.items():
         if header.startswith(prefix) and not is_test(path) and not any(lies_in(path, d) for d in doors):
-            return f"<{header}> is included only in {', '.join(doors)}"
+            return f"<{header}> is included only in {', '.join(doors) or 'tests and benches'}"
     if not header.startswith(OWN_ROOTS):
         return None
     folder = rule_of(path)

@@ -1,4 +1,4 @@
-// A cache and a server of it, in a folder of their own, for one test.
+// A cache and a server of it, in a folder of their own, for one test. THREADS: the test's.
 #ifndef KVARVE_SERVICES_LOCAL_TESTING_PLANE_FIXTURE_H_
 #define KVARVE_SERVICES_LOCAL_TESTING_PLANE_FIXTURE_H_
 
