@@ -201,8 +201,8 @@ const Metric kMetrics[] = {
     {"kvarve_arena_page_size_bytes", kGauge, "pool",
      "Page size of the pool's newest chunk: 2097152 with huge pages.", CollectPages},
     {"kvarve_evicted_blocks_total", kCounter, "tier, reason",
-     "Blocks that left: capacity by policy, reclaim to free a whole extent or chunk, invalidate on "
-     "request.",
+     "Blocks that left: capacity to make room or after a resize, reclaim to free a whole extent, "
+     "invalidate on request.",
      CollectEvictions},
     {"kvarve_corruption_total", kCounter, "tier, cause",
      "Blocks whose bytes did not match their checksum; removed.",

@@ -1,0 +1,281 @@
+// status, stats, resize, invalidate: what a daemon is asked about itself.
+#include <time.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+
+#include "absl/strings/str_format.h"
+#include "client/cli/context.h"
+#include "client/cli/output.h"
+#include "storage/base/status_macros.h"
+#include "storage/base/units.h"
+
+namespace kvarve::cli {
+namespace {
+
+constexpr size_t kNamespacePagesMax = 64;
+constexpr int64_t kNanosPerSecond = 1'000'000'000;
+
+std::string Bytes(const Json& json, const char* name) { return FormatBytes(Number(json, name)); }
+std::string Count(const Json& json, const char* name) { return CountText(Number(json, name)); }
+
+std::string StatusText(const Json& s) {
+  return PairsText({
+      {"version", TextOf(s, "version")},
+      {"incarnation", TextOf(s, "incarnation")},
+      {"pid", TextOf(s, "pid")},
+      {"up", FormatDuration(static_cast<int64_t>(Number(s, "uptime_seconds")) * kNanosPerSecond)},
+      {"socket", TextOf(s, "socket")},
+      {"metrics", TextOf(s, "metrics")},
+      {"gRPC", TextOf(s, "rpc")},
+      {"capacity", Bytes(s, "capacity_bytes")},
+      {"taken from the host", Bytes(s, "chunk_bytes")},
+      {"used", Bytes(s, "used_bytes") + " (" +
+                   PercentText(Number(s, "used_bytes"), Number(s, "capacity_bytes")) + ")"},
+      {"blocks", Count(s, "blocks")},
+      {"index", Bytes(s, "index_bytes")},
+      {"namespaces", Count(s, "namespaces")},
+      {"sessions", Count(s, "sessions")},
+      {"leases", Count(s, "leases") + " (" + Bytes(s, "leased_bytes") + ")"},
+      {"quarantined", Bytes(s, "quarantined_bytes")},
+      {"staging", Bytes(s, "staging_bytes")},
+  });
+}
+
+// All namespaces, page by page.
+absl::StatusOr<Json> AllNamespaces(Client* client) {
+  Json all = Json::array();
+  for (size_t page = 0; page < kNamespacePagesMax; ++page) {
+    KV_ASSIGN_OR_RETURN(const Json answer,
+                        Ask(client, {{"op", "namespaces"}, {"offset", all.size()}}));
+    const auto list = answer.find("namespaces");
+    if (list == answer.end() || !list->is_array() || list->empty()) break;
+    for (const Json& ns : *list) all.push_back(ns);
+    if (all.size() >= Number(answer, "total")) break;
+  }
+  return all;
+}
+
+int Status(const Context& context, bool with_namespaces) {
+  const auto client = Connect(context);
+  if (!client.ok()) return Report(context, client.status());
+  absl::StatusOr<Json> status = Ask(client->get(), {{"op", "status"}});
+  if (!status.ok()) return Report(context, status.status());
+  absl::StatusOr<Json> namespaces = Json::array();
+  if (with_namespaces) namespaces = AllNamespaces(client->get());
+  if (!namespaces.ok()) return Report(context, namespaces.status());
+  if (context.json) {
+    if (with_namespaces) (*status)["namespace_list"] = *namespaces;
+    PrintJson(*status);
+    return kExitGood;
+  }
+  Print(StatusText(*status));
+  if (with_namespaces) {
+    Table table({"namespace", "tenant", "model", "block", "key"}, /*left=*/true);
+    for (const Json& ns : *namespaces) {
+      table.Add({TextOf(ns, "ns"), TextOf(ns, "tenant"), TextOf(ns, "model"),
+                 Bytes(ns, "block_bytes"), TextOf(ns, "key_bytes")});
+    }
+    Print("\n" + table.Text());
+  }
+  return kExitGood;
+}
+
+std::string StatsText(const Json& s) {
+  const uint64_t hits = Number(s, "hit_blocks"), asked = hits + Number(s, "miss_blocks");
+  const Json puts = s.value("put_blocks", Json::object());
+  std::vector<std::pair<std::string, std::string>> pairs = {
+      {"lookups", Count(s, "lookups") + " (" + Count(s, "lookup_keys") + " keys)"},
+      {"blocks read",
+       CountText(hits) + " of " + CountText(asked) + " (" + PercentText(hits, asked) + ")"},
+      {"bytes read", Bytes(s, "hit_bytes")},
+      {"  in place", Bytes(s, "granted_bytes")},
+      {"  copied", Bytes(s, "copied_bytes")},
+      {"bytes stored", Bytes(s, "put_bytes")},
+  };
+  for (const auto& [result, count] : puts.items())
+    pairs.emplace_back("blocks put: " + result, CountText(count));
+  pairs.insert(pairs.end(), {{"put conflicts", Count(s, "put_conflicts")},
+                             {"blocks evicted", Count(s, "evicted_blocks")},
+                             {"blocks reclaimed", Count(s, "reclaimed_blocks")},
+                             {"blocks invalidated", Count(s, "invalidated_blocks")},
+                             {"blocks corrupt", Count(s, "corrupt_blocks")},
+                             {"lease cap refusals", Count(s, "lease_cap_refusals")},
+                             {"holds expired", Count(s, "holds_expired")},
+                             {"malformed messages", Count(s, "malformed_messages")},
+                             {"slow requests", Count(s, "slow_requests")}});
+  std::string text = PairsText(pairs);
+  const Json requests = s.value("requests", Json::object());
+  if (!requests.empty()) {
+    Table table({"request", "ok", "failed", "mean"});
+    for (const auto& [type, stats] : requests.items()) {
+      table.Add(
+          {type, Count(stats, "ok"), Count(stats, "failed"), TextOf(stats, "mean_us") + " us"});
+    }
+    text += "\n" + table.Text();
+  }
+  return text;
+}
+
+// One line of `stats --watch`: what happened since the line before.
+class Watch {
+ public:
+  std::string Header() const {
+    return absl::StrFormat("%10s %10s %10s %12s %10s %12s %10s\n", "lookups/s", "hits/s",
+                           "misses/s", "read/s", "stored/s", "written/s", "evicted/s");
+  }
+  std::string Line(const Json& now, double seconds) {
+    const auto rate = [&](const Json& after, const Json& before, const char* name) {
+      const uint64_t a = Number(after, name), b = Number(before, name);
+      return static_cast<uint64_t>(static_cast<double>(a > b ? a - b : 0) / seconds);
+    };
+    const auto count = [&](const char* name) { return CountText(rate(now, last_, name)); };
+    const auto bytes = [&](const char* name) { return FormatBytes(rate(now, last_, name)); };
+    const Json none = Json::object();
+    const std::string stored =
+        CountText(rate(now.value("put_blocks", none), last_.value("put_blocks", none), "stored"));
+    const std::string line =
+        absl::StrFormat("%10s %10s %10s %12s %10s %12s %10s\n", count("lookups"),
+                        count("hit_blocks"), count("miss_blocks"), bytes("hit_bytes"), stored,
+                        bytes("put_bytes"), count("evicted_blocks"));
+    last_ = now;
+    return line;
+  }
+  void Start(const Json& now) { last_ = now; }
+
+ private:
+  Json last_;
+};
+
+void Sleep(int64_t nanos) {
+  timespec left{nanos / kNanosPerSecond, nanos % kNanosPerSecond};
+  while (::nanosleep(&left, &left) != 0) {
+  }
+}
+
+struct StatsFlags {
+  bool watch = false;
+  std::string interval = "1s";
+  uint64_t count = 0;  // 0: until interrupted
+};
+
+int Stats(const Context& context, const StatsFlags& flags) {
+  const absl::StatusOr<int64_t> interval = ParseDuration(flags.interval);
+  if (!interval.ok() || *interval <= 0)
+    return ReportUsage(context, "--interval must be a duration, for example 1s");
+  const auto client = Connect(context);
+  if (!client.ok()) return Report(context, client.status());
+  absl::StatusOr<Json> stats = Ask(client->get(), {{"op", "stats"}});
+  if (!stats.ok()) return Report(context, stats.status());
+  if (!flags.watch) {
+    if (context.json) PrintJson(*stats);
+    if (!context.json) Print(StatsText(*stats));
+    return kExitGood;
+  }
+  Watch watch;
+  watch.Start(*stats);
+  if (!context.json) Print(watch.Header());
+  for (uint64_t i = 0; flags.count == 0 || i < flags.count; ++i) {
+    Sleep(*interval);
+    stats = Ask(client->get(), {{"op", "stats"}});
+    if (!stats.ok()) return Report(context, stats.status());
+    if (context.json) PrintJson(*stats);
+    if (!context.json) Print(watch.Line(*stats, static_cast<double>(*interval) / kNanosPerSecond));
+  }
+  return kExitGood;
+}
+
+int Resize(const Context& context, const std::string& capacity) {
+  const absl::StatusOr<Json> answer = Ask(context, {{"op", "resize"}, {"capacity", capacity}});
+  if (!answer.ok()) return Report(context, answer.status());
+  if (context.json) {
+    PrintJson(*answer);
+    return kExitGood;
+  }
+  std::string text = "capacity: " + Bytes(*answer, "before_bytes") + " before, " +
+                     Bytes(*answer, "capacity_bytes") + " now\n";
+  if (Number(*answer, "chunk_bytes") > Number(*answer, "capacity_bytes")) {
+    text +=
+        Bytes(*answer, "chunk_bytes") + " are still taken: leased blocks leave with their leases\n";
+  }
+  Print(text);
+  return kExitGood;
+}
+
+struct InvalidateFlags {
+  std::string ns;
+  std::string model;
+  bool all = false;
+  bool yes = false;
+};
+
+bool Confirms() {
+  std::fprintf(stderr, "Remove all blocks of all namespaces? [y/N] ");
+  std::string answer;
+  return std::getline(std::cin, answer) && (answer == "y" || answer == "yes");
+}
+
+int Invalidate(const Context& context, const InvalidateFlags& flags) {
+  if ((flags.ns.empty() ? 0 : 1) + (flags.model.empty() ? 0 : 1) + (flags.all ? 1 : 0) != 1) {
+    return ReportUsage(context, "say what: exactly one of --ns, --model and --all");
+  }
+  if (flags.all && !flags.yes) {
+    if (::isatty(STDIN_FILENO) == 0)
+      return ReportUsage(context, "--all needs --yes when nobody can be asked");
+    if (!Confirms()) return kExitFailed;
+  }
+  Json request = {{"op", "invalidate"}};
+  if (flags.all) {
+    request["all"] = true;
+  } else if (!flags.model.empty()) {
+    request["model"] = flags.model;
+  } else {
+    request["ns"] = flags.ns;
+  }
+  const absl::StatusOr<Json> answer = Ask(context, request);
+  if (!answer.ok()) return Report(context, answer.status());
+  if (context.json) {
+    PrintJson(*answer);
+  } else {
+    Print(Count(*answer, "removed_blocks") + " blocks removed in " + Count(*answer, "namespaces") +
+          " namespaces\n");
+  }
+  return kExitGood;
+}
+
+}  // namespace
+
+void AddDaemonCommands(CLI::App* app, Context* context) {
+  CLI::App* const status = app->add_subcommand("status", "What the daemon is and holds");
+  const auto with_namespaces = std::make_shared<bool>(false);
+  status->add_flag("--namespaces", *with_namespaces, "Also list the namespaces");
+  status->callback([=] { context->command = [=] { return Status(*context, *with_namespaces); }; });
+
+  CLI::App* const stats = app->add_subcommand("stats", "What happened since the daemon's start");
+  const auto watch = std::make_shared<StatsFlags>();
+  stats->add_flag("--watch", watch->watch, "Print rates, one line an interval, until interrupted");
+  stats->add_option("--interval", watch->interval, "With --watch: time between lines")
+      ->capture_default_str();
+  stats->add_option("--count", watch->count, "With --watch: end after so many lines");
+  stats->callback([=] { context->command = [=] { return Stats(*context, *watch); }; });
+
+  CLI::App* const resize =
+      app->add_subcommand("resize", "Give the daemon more or less memory, while it runs");
+  const auto capacity = std::make_shared<std::string>();
+  resize->add_option("capacity", *capacity, "2GiB, or 50% of what the host can give")->required();
+  resize->callback([=] { context->command = [=] { return Resize(*context, *capacity); }; });
+
+  CLI::App* const invalidate =
+      app->add_subcommand("invalidate", "Remove blocks: lookups miss them at once");
+  const auto what = std::make_shared<InvalidateFlags>();
+  invalidate->add_option("--ns", what->ns, "One namespace, by its 32 hexadecimal digits");
+  invalidate->add_option("--model", what->model, "All namespaces of a model, by its name");
+  invalidate->add_flag("--all", what->all, "Everything");
+  invalidate->add_flag("--yes", what->yes, "Do not ask");
+  invalidate->callback([=] { context->command = [=] { return Invalidate(*context, *what); }; });
+}
+
+}  // namespace kvarve::cli

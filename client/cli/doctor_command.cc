@@ -1,0 +1,135 @@
+// doctor: runs the checks and prints what they found.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <memory>
+
+#include "absl/strings/str_format.h"
+#include "client/cli/context.h"
+#include "client/cli/doctor.h"
+#include "client/cli/output.h"
+
+namespace kvarve::cli {
+namespace {
+
+constexpr std::string_view kUnixScheme = "unix://";
+
+struct DoctorFlags {
+  std::string python;
+  std::vector<std::string> command;
+};
+
+std::string_view LevelName(Level level) {
+  switch (level) {
+    case Level::kOk:
+      return "ok";
+    case Level::kWarning:
+      return "warning";
+    case Level::kProblem:
+      return "problem";
+  }
+  return "";
+}
+
+std::map<std::string, std::string> Environment() {
+  std::map<std::string, std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos)
+      variables.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return variables;
+}
+
+// Variables in front of the command ("KVARVE=1 vllm serve ...") count as its environment.
+std::map<std::string, std::string> TakeAssignments(std::vector<std::string>* words) {
+  std::map<std::string, std::string> variables = Environment();
+  while (!words->empty() && !words->front().starts_with("-") &&
+         words->front().find('=') != std::string::npos) {
+    const std::string& text = words->front();
+    variables[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
+    words->erase(words->begin());
+  }
+  return variables;
+}
+
+void Examine(const Context& context, const DoctorFlags& flags, Findings* findings) {
+  const HostView host;
+  if (context.endpoint.starts_with(kUnixScheme))
+    CheckSocket(context.endpoint.substr(kUnixScheme.size()), findings);
+  CheckHost(host, findings);
+  const absl::StatusOr<std::unique_ptr<Client>> client = Connect(context);
+  if (!client.ok()) {
+    findings->push_back({"daemon", "connection", Level::kProblem,
+                         std::string(client.status().message()),
+                         "start kvarved, or name its socket with --endpoint"});
+  } else {
+    findings->push_back({"daemon", "connection", Level::kOk, context.endpoint, ""});
+    const absl::StatusOr<Json> status = Ask(client->get(), {{"op", "status"}});
+    if (status.ok()) {
+      CheckDaemon(*status, host, findings);
+    } else {
+      findings->push_back({"daemon", "status", Level::kWarning,
+                           std::string(status.status().message()),
+                           "run doctor as the daemon's user to see more"});
+    }
+  }
+  if (!flags.python.empty()) {
+    const absl::StatusOr<Json> answer = AskPython(flags.python);
+    if (answer.ok()) {
+      CheckPython(*answer, findings);
+    } else {
+      findings->push_back({"engine", "Python", Level::kProblem,
+                           std::string(answer.status().message()),
+                           "name the Python that runs the engine with --python"});
+    }
+  }
+  if (!flags.command.empty()) {
+    std::vector<std::string> words = flags.command;
+    const std::map<std::string, std::string> environment = TakeAssignments(&words);
+    CheckEngineCommand(words, environment, findings);
+  }
+}
+
+int Doctor(const Context& context, const DoctorFlags& flags) {
+  Findings findings;
+  Examine(context, flags, &findings);
+  size_t problems = 0, warnings = 0;
+  Json list = Json::array();
+  Table table({"", "area", "check", "finding"}, /*left=*/true);
+  for (const Finding& finding : findings) {
+    problems += finding.level == Level::kProblem ? 1 : 0;
+    warnings += finding.level == Level::kWarning ? 1 : 0;
+    const std::string level(LevelName(finding.level));
+    list.push_back({{"level", level},
+                    {"area", finding.area},
+                    {"check", finding.check},
+                    {"text", finding.text},
+                    {"action", finding.action}});
+    table.Add({level, finding.area, finding.check, finding.text});
+    if (!finding.action.empty()) table.Add({"", "", "", "-> " + finding.action});
+  }
+  if (context.json) {
+    PrintJson({{"problems", problems}, {"warnings", warnings}, {"findings", std::move(list)}});
+  } else {
+    Print(table.Text() + absl::StrFormat("\n%d problems, %d warnings\n", problems, warnings));
+  }
+  return problems > 0 ? kExitProblem : kExitGood;
+}
+
+}  // namespace
+
+void AddDoctorCommand(CLI::App* app, Context* context) {
+  CLI::App* const doctor = app->add_subcommand(
+      "doctor", "Look for what keeps an engine from using the daemon, or makes it slow");
+  const auto flags = std::make_shared<DoctorFlags>();
+  doctor->add_option("--python", flags->python,
+                     "The Python that runs the engine: look at its packages too");
+  doctor->add_option("command", flags->command,
+                     "The engine's command line, behind --: look at its flags too");
+  doctor->callback([=] { context->command = [=] { return Doctor(*context, *flags); }; });
+}
+
+}  // namespace kvarve::cli

@@ -1,0 +1,50 @@
+// kvarve: the command-line client of kvarved.
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "client/cli/context.h"
+#include "client/cli/output.h"
+
+namespace kvarve::cli {
+namespace {
+
+constexpr char kFooter[] = R"(
+Exit codes: 0 good; 1 the daemon refused, or something failed; 2 wrong command line; 3 no daemon answers;
+4 fewer blocks were found than asked for; 5 doctor found a problem.)";
+
+int Main(int argc, char** argv) {
+  ::signal(SIGPIPE, SIG_DFL);
+  Context context;
+  CLI::App app("kvarve: asks and directs the kvarved of this host", "kvarve");
+  app.set_version_flag("--version", "kvarve " KVARVE_VERSION);
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.fallthrough();  // options of all commands may stand behind the command too
+  app.add_option("--endpoint", context.endpoint, "Where the daemon is")
+      ->envname("KVARVE_ENDPOINT")
+      ->capture_default_str();
+  app.add_option("--timeout", context.timeout, "How long to wait for it")->capture_default_str();
+  app.add_flag("--json", context.json, "JSON on standard output, errors too");
+  AddDaemonCommands(&app, &context);
+  AddBlockCommands(&app, &context);
+  AddBenchCommand(&app, &context);
+  AddConfigCommand(&app, &context);
+  AddDoctorCommand(&app, &context);
+  try {
+    app.parse(argc, argv);
+    return context.command();
+  } catch (const CLI::Error& error) {
+    return app.exit(error) == 0 ? kExitGood : kExitUsage;
+  } catch (const std::exception& error) {  // an answer of another shape than any known daemon's
+    std::fprintf(stderr, "kvarve: %s\n", error.what());
+    return kExitFailed;
+  }
+}
+
+}  // namespace
+}  // namespace kvarve::cli
+
+int main(int argc, char** argv) { return kvarve::cli::Main(argc, argv); }

@@ -1,0 +1,465 @@
+#!/usr/bin/env python3
+"""kvarved and kvarve as processes: every command, every way to start wrongly, every way to stop.
+
+usage: daemon_cli_test.py FOLDER_OF_BINARIES [TEST...]
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+BINARIES = ""  # from the command line
+WAIT_SECONDS_MAX = 30
+STOP_SECONDS_MAX = 20
+NOBODY = 65534
+MIB = 1 << 20
+GOOD, FAILED, USAGE, NO_DAEMON, MISS, PROBLEM = range(6)
+
+
+def environment(**more):
+    """Without the KVARVE_ variables of whoever runs the test. A process that must not be traced cannot look for leaks."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("KVARVE")}
+    return clean | {"ASAN_OPTIONS": "detect_leaks=0", **more}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Daemon:
+    def __init__(self, folder, *flags, binary=None, user=None, wait=True, **variables):
+        self.folder = folder
+        self.socket = os.path.join(folder, "run", "kvarved.sock")
+        self.port = free_port()
+        self.log_path = os.path.join(folder, "log")
+        arguments = [binary or os.path.join(BINARIES, "kvarved"), f"--socket.path={self.socket}",
+                     "--arena.capacity_bytes=256MiB", "--arena.chunk_bytes=32MiB", "--arena.prefault=false",
+                     f"--metrics.listen=127.0.0.1:{self.port}", *flags]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(arguments, stderr=log, stdout=log, stdin=subprocess.DEVNULL,
+                                            env=environment(**variables), user=user, group=user,
+                                            extra_groups=[] if user else None)
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self):
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(f"kvarved ended with {self.process.returncode}:\n{self.log()}")
+            try:
+                if self.http("/readyz")[0] == 200:
+                    return
+            except OSError:
+                time.sleep(0.02)
+        raise AssertionError("kvarved did not become ready:\n" + self.log())
+
+    def http(self, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metrics(self):
+        samples = {}
+        for line in self.http("/metrics")[1].splitlines():
+            if not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                samples[name] = float(value)
+        return samples
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def stop(self, number=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError("kvarved did not stop:\n" + self.log()) from None
+
+
+class Case(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="kvarve-test-")
+        os.chmod(self.folder, 0o755)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def start(self, *flags, **options):
+        daemon = Daemon(self.folder, *flags, **options)
+        self.addCleanup(daemon.stop)
+        return daemon
+
+    def run_kvarved(self, *arguments, **variables):
+        """Runs it to its end."""
+        return subprocess.run([os.path.join(BINARIES, "kvarved"), *arguments], capture_output=True, text=True,
+                              timeout=WAIT_SECONDS_MAX, env=environment(**variables), check=False)
+
+    def kvarve(self, *arguments, expect=GOOD, data=None, text=True):
+        endpoint = "unix://" + os.path.join(self.folder, "run", "kvarved.sock")
+        answer = subprocess.run([os.path.join(BINARIES, "kvarve"), *arguments], capture_output=True, input=data,
+                                text=text, timeout=120, env=environment(KVARVE_ENDPOINT=endpoint), check=False)
+        self.assertEqual(answer.returncode, expect, f"kvarve {arguments}: {answer.stdout}{answer.stderr}")
+        return answer
+
+    def ask(self, *arguments, expect=GOOD, data=None):
+        return json.loads(self.kvarve("--json", *arguments, expect=expect, data=data).stdout)
+
+    def until(self, condition):
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "waited in vain")
+            time.sleep(0.02)
+
+    def file(self, name, content):
+        path = os.path.join(self.folder, name)
+        with open(path, "wb") as f:
+            f.write(content)
+        return path
+
+
+TOKENS = ",".join(str(i * 7) for i in range(64))
+CHAIN = ("--block-bytes", "64KiB", "--block-tokens", "16", "--tokens", TOKENS)  # four blocks of 64 KiB
+BLOCK = 64 * 1024
+
+
+class BlocksTest(Case):
+    def test_put_lookup_get(self):
+        daemon = self.start()
+        data = os.urandom(3 * BLOCK)
+        path = self.file("in", data)
+        self.assertEqual(self.ask("lookup", *CHAIN, expect=MISS), {"asked_blocks": 4, "hit_blocks": 0, "host_blocks": 0})
+        put = self.ask("put", *CHAIN, path)
+        self.assertEqual((put["stored"], put["existed"]), (3, 0))
+        self.assertEqual([block["result"] for block in put["blocks"]], ["stored"] * 3)
+        self.assertEqual(self.ask("put", *CHAIN, path)["existed"], 3)
+        self.assertEqual(self.ask("lookup", *CHAIN, expect=MISS)["hit_blocks"], 3)
+
+        out = os.path.join(self.folder, "out")
+        got = self.ask("get", *CHAIN, "-o", out, expect=MISS)
+        self.assertEqual(got, {"asked_blocks": 4, "hit_blocks": 3, "bytes": 3 * BLOCK, "verified": True,
+                               "checksum_mismatches": 0})
+        with open(out, "rb") as f:
+            self.assertEqual(f.read(), data)
+
+        metrics = daemon.metrics()
+        self.assertEqual(metrics['kvarve_put_blocks_total{result="stored"}'], 3)
+        self.assertEqual(metrics['kvarve_put_blocks_total{result="exists"}'], 3)
+        self.assertEqual(metrics["kvarve_put_bytes_total"], 3 * BLOCK)
+        self.assertEqual(metrics["kvarve_index_entries"], 3)
+        self.assertEqual(metrics['kvarve_hit_blocks_total{tier="host"}'], 3)
+        self.assertEqual(metrics['kvarve_hit_bytes_total{tier="host"}'], 3 * BLOCK)
+        self.assertEqual(metrics['kvarve_arena_bytes{pool="default",state="resident"}'], 3 * BLOCK)
+        self.assertEqual(metrics["kvarve_namespaces"], 1)
+        self.assertEqual(metrics["kvarve_leases"], 0)
+        self.assertEqual(metrics["kvarve_sessions_opened_total"], 5)
+        self.assertEqual(metrics['kvarve_local_requests_total{type="lookup",result="ok"}'], 2)
+
+    def test_single_keys_and_standard_streams(self):
+        self.start()
+        data = os.urandom(BLOCK)
+        key = ("--block-bytes", "64KiB", "--key", "ab" * 32)
+        self.kvarve("put", *key, data=data, text=False)
+        self.assertEqual(self.kvarve("get", *key, text=False).stdout, data)
+        self.assertIn("1 of 1 blocks found (64.0 KiB)", self.kvarve("lookup", *key).stdout)
+        # Another salt, model or size is another namespace.
+        for other in (("--salt", "x"), ("--model", "x"), ("--model-digest", "x"), ("--block-tokens", "64")):
+            self.assertEqual(self.ask("lookup", *key, *other, expect=MISS)["hit_blocks"], 0)
+
+    def test_padding_and_wrong_input(self):
+        self.start()
+        path = self.file("in", b"x" * 100)
+        self.assertIn("--pad", self.kvarve("put", *CHAIN, path, expect=USAGE).stderr)
+        self.kvarve("put", *CHAIN, "--pad", path)
+        self.assertEqual(self.kvarve("get", *CHAIN, expect=MISS, text=False).stdout, b"x" * 100 + bytes(BLOCK - 100))
+        five = self.file("five", bytes(5 * BLOCK))
+        self.assertIn("5 blocks of data, but keys for 4", self.kvarve("put", *CHAIN, five, expect=USAGE).stderr)
+        self.assertIn("No such file", self.kvarve("put", *CHAIN, self.folder + "/none", expect=USAGE).stderr)
+        self.assertIn("exactly one of --key", self.kvarve("lookup", expect=USAGE).stderr)
+        self.assertIn("--output", self.kvarve("get", *CHAIN, "--json", expect=USAGE).stdout)
+        self.assertIn("error", self.ask("put", "--block-bytes", "17MiB", "--key", "ab" * 32, path, expect=USAGE))
+
+
+class AdministrationTest(Case):
+    def fill(self, model, blocks):
+        tokens = ",".join(str(i) for i in range(16 * blocks))
+        path = self.file("fill", os.urandom(blocks * MIB))
+        self.ask("put", "--model", model, "--block-tokens", "16", "--tokens", tokens, path)
+
+    def test_status_and_stats(self):
+        daemon = self.start()
+        self.fill("m", 4)
+        status = self.ask("status", "--namespaces")
+        self.assertEqual(status["pid"], daemon.process.pid)
+        self.assertEqual(status["socket"], daemon.socket)
+        self.assertEqual(status["capacity_bytes"], 256 * MIB)
+        self.assertEqual(status["used_bytes"], 4 * MIB)
+        self.assertEqual(status["blocks"], 4)
+        self.assertEqual(status["metrics"], f"127.0.0.1:{daemon.port}")
+        (namespace,) = status["namespace_list"]
+        self.assertEqual((namespace["model"], namespace["tenant"]), ("m", "default"))
+        table = self.kvarve("status", "--namespaces").stdout
+        self.assertRegex(table, r"capacity +256 MiB\n")
+        self.assertRegex(table, r"used +4\.00 MiB \(1\.6 %\)\n")
+        self.assertIn(namespace["ns"], table)
+
+        stats = self.ask("stats")
+        self.assertEqual(stats["put_blocks"]["stored"], 4)
+        self.assertEqual(stats["requests"]["put"]["ok"], 1)
+        self.assertRegex(self.kvarve("stats").stdout, r"blocks put: stored +4\n")
+        watched = self.kvarve("stats", "--watch", "--interval", "20ms", "--count", "2").stdout.splitlines()
+        self.assertEqual(len(watched), 3)
+        self.assertIn("lookups/s", watched[0])
+        lines = self.kvarve("stats", "--watch", "--interval", "20ms", "--count", "2", "--json").stdout.splitlines()
+        self.assertEqual([json.loads(line)["put_bytes"] for line in lines], [4 * MIB] * 2)
+
+    def test_resize_online(self):
+        daemon = self.start()
+        self.fill("m", 100)
+        answer = self.ask("resize", "64MiB")
+        self.assertEqual((answer["before_bytes"], answer["capacity_bytes"]), (256 * MIB, 64 * MIB))
+        status = self.ask("status")
+        self.assertLessEqual(status["used_bytes"], 64 * MIB)
+        # A chunk is given back when the last client has unmapped it.
+        self.until(lambda: self.ask("status")["chunk_bytes"] <= 64 * MIB)
+        self.assertEqual(daemon.metrics()['kvarve_evicted_blocks_total{tier="host",reason="capacity"}'],
+                         100 - status["blocks"])
+        self.assertIn("64.0 MiB before, 128 MiB now", self.kvarve("resize", "128MiB").stdout)
+        self.fill("n", 100)
+        self.assertGreater(self.ask("status")["used_bytes"], 64 * MIB)
+        for wrong in ("900TiB", "1MiB", "lots", "95%"):
+            self.kvarve("resize", wrong, expect=FAILED)
+        self.assertEqual(self.ask("status")["capacity_bytes"], 128 * MIB)
+
+    def test_invalidate(self):
+        self.start()
+        for model, blocks in (("a", 2), ("b", 3), ("c", 4)):
+            self.fill(model, blocks)
+        self.assertEqual(self.ask("invalidate", "--model", "a"), {"namespaces": 1, "removed_blocks": 2})
+        (ns,) = [n["ns"] for n in self.ask("status", "--namespaces")["namespace_list"] if n["model"] == "b"]
+        self.assertEqual(self.ask("invalidate", "--ns", ns)["removed_blocks"], 3)
+        self.assertIn("--yes", self.kvarve("invalidate", "--all", expect=USAGE, data="").stderr)
+        self.assertEqual(self.ask("status")["blocks"], 4)
+        self.assertIn("4 blocks removed in 3 namespaces", self.kvarve("invalidate", "--all", "--yes").stdout)
+        self.assertEqual(self.ask("status")["blocks"], 0)
+        self.kvarve("invalidate", "--model", "none", expect=FAILED)
+        self.kvarve("invalidate", expect=USAGE)
+        self.kvarve("invalidate", "--all", "--model", "a", "--yes", expect=USAGE)
+        # What was invalidated can be put again.
+        self.fill("a", 2)
+        self.assertEqual(self.ask("status")["blocks"], 2)
+
+    def test_bench(self):
+        self.start()
+        rows = self.ask("bench", "--block-bytes", "64KiB", "--blocks", "8", "--rounds", "2")["rows"]
+        self.assertEqual([row["name"] for row in rows], ["put", "lookup", "acquire in place", "get, verified"])
+        for row in rows:
+            self.assertGreater(row["median_us"], 0)
+        self.assertEqual(self.ask("status")["blocks"], 0)
+        self.kvarve("bench", "--blocks", "0", expect=USAGE)
+
+
+class ClientWithoutDaemonTest(Case):
+    def test_no_daemon(self):
+        for command in (("status",), ("stats",), ("resize", "1GiB"), ("lookup", *CHAIN),
+                        ("invalidate", "--all", "--yes")):
+            answer = self.kvarve(*command, "--timeout", "200ms", expect=NO_DAEMON)
+            self.assertIn("no daemon answers at unix://", answer.stderr)
+        error = self.ask("status", "--timeout", "200ms", expect=NO_DAEMON)["error"]
+        self.assertEqual(error["code"], "UNAVAILABLE")
+
+    def test_wrong_command_lines(self):
+        self.kvarve(expect=USAGE)
+        self.kvarve("fly", expect=USAGE)
+        self.kvarve("status", "--frobnicate", expect=USAGE)
+        self.assertIn("Exit codes", self.kvarve("--help").stdout)
+        self.assertRegex(self.kvarve("--version").stdout, r"^kvarve \d+\.\d+\.\d+\n$")
+        self.kvarve("status", "--endpoint", "http://x", expect=FAILED)
+
+    def test_config_vllm(self):
+        value = json.loads(self.kvarve("config", "vllm", "--value", "--set", "block_tokens=256").stdout)
+        self.assertEqual(value["kv_connector"], "KvarveConnector")
+        self.assertEqual(value["kv_role"], "kv_both")
+        self.assertEqual(value["kv_load_failure_policy"], "recompute")
+        self.assertEqual(value["kv_connector_extra_config"]["block_tokens"], 256)
+        text = self.kvarve("config", "vllm").stdout
+        self.assertIn("--kv-transfer-config '{", text)
+        self.assertIn("KVARVE=1", text)
+        self.kvarve("config", "vllm", "--set", "x", expect=USAGE)
+
+    def test_doctor(self):
+        found = self.ask("doctor", "--timeout", "200ms", expect=PROBLEM)
+        problems = [f["check"] for f in found["findings"] if f["level"] == "problem"]
+        self.assertIn("connection", problems)
+        for finding in found["findings"]:
+            self.assertTrue(finding["level"] == "ok" or finding["action"], finding)
+        self.start()
+        config = self.kvarve("config", "vllm", "--value").stdout.strip()
+        found = self.ask("doctor", "--python", sys.executable, "--", "vllm", "serve", "m", "--kv-transfer-config", config,
+                         expect=PROBLEM if not has_package() else GOOD)
+        levels = {f["check"]: f["level"] for f in found["findings"]}
+        for check in ("socket", "socket folder", "connection", "version", "memory", "connector",
+                      "kv_load_failure_policy"):
+            self.assertEqual(levels[check], "ok", check)
+        self.assertIn("problems", self.kvarve("doctor").stdout)
+
+
+def has_package():
+    script = "import importlib.util as u; exit(0 if u.find_spec('kvarve') else 1)"
+    return subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+class LifeTest(Case):
+    def test_start_line_and_clean_stop(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            daemon = self.start()
+            self.assertRegex(daemon.log(), r"INFO kvarved started version=\d\S+ incarnation=[0-9a-f]{16} pid="
+                             + str(daemon.process.pid) + r" socket=\S+ capacity=\"256 MiB\" .*page=")
+            self.assertEqual(daemon.http("/healthz")[0], 200)
+            daemon.process.send_signal(signal.SIGHUP)
+            self.assertEqual(daemon.http("/readyz")[0], 200)
+            self.assertEqual(daemon.stop(number), 0)
+            self.assertIn("kvarved stopped", daemon.log())
+            self.assertFalse(os.path.exists(daemon.socket))
+
+    def test_stops_while_clients_are_connected(self):
+        daemon = self.start()
+        watcher = subprocess.Popen([os.path.join(BINARIES, "kvarve"), "stats", "--watch", "--interval", "10ms",
+                                    "--endpoint", "unix://" + daemon.socket], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, env=environment())
+        watcher.stdout.readline()
+        self.assertEqual(daemon.stop(), 0)
+        self.assertIn(watcher.wait(STOP_SECONDS_MAX), (NO_DAEMON, FAILED))
+        watcher.stdout.close()
+
+    def test_second_daemon(self):
+        first = self.start()
+        flags = (f"--socket.path={first.socket}", "--arena.capacity_bytes=256MiB")
+        second = self.run_kvarved(*flags, "--metrics.listen=off")
+        self.assertEqual(second.returncode, 3)
+        self.assertIn(f"another kvarved (pid {first.process.pid}) serves {first.socket}", second.stderr)
+        self.assertEqual(self.ask("status")["pid"], first.process.pid)
+        third = self.run_kvarved(f"--socket.path={self.folder}/other.sock", "--arena.capacity_bytes=256MiB",
+                                 f"--metrics.listen=127.0.0.1:{first.port}")
+        self.assertEqual(third.returncode, 1)
+        self.assertIn(f"cannot listen on 127.0.0.1:{first.port}", third.stderr)
+
+    def test_restart_after_a_crash(self):
+        first = self.start()
+        before = self.ask("status")["incarnation"]
+        first.process.kill()
+        first.process.wait()
+        self.assertTrue(os.path.exists(first.socket))
+        self.start()
+        self.assertNotEqual(self.ask("status")["incarnation"], before)
+
+    def test_json_logs_and_slow_requests(self):
+        daemon = self.start("--log.format=json", "--log.slow_request=1us")
+        self.ask("lookup", *CHAIN, expect=MISS)
+        self.assertEqual(daemon.stop(), 0)
+        events = [json.loads(line) for line in daemon.log().splitlines()]
+        self.assertTrue(any("slow request" in json.dumps(event) for event in events))
+        self.assertNotIn(TOKENS, daemon.log())
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root to become somebody else")
+    def test_as_another_user(self):
+        binary = shutil.copy(os.path.join(BINARIES, "kvarved"), self.folder)  # the tree may be closed to others
+        os.chown(self.folder, NOBODY, NOBODY)
+        daemon = self.start(f"--tenant.state_dir={self.folder}/state", binary=binary, user=NOBODY)
+        self.assertEqual(os.stat(daemon.socket).st_mode & 0o777, 0o660)
+        self.assertEqual(os.stat(os.path.dirname(daemon.socket)).st_mode & 0o777, 0o750)
+        # Not dumpable: what shows its memory belongs to root, though the process is nobody's.
+        self.assertEqual(os.stat(f"/proc/{daemon.process.pid}/fd").st_uid, 0)
+        path = self.file("in", os.urandom(2 * BLOCK))
+        self.assertEqual(self.ask("put", *CHAIN, path)["stored"], 2)
+        self.assertEqual(self.ask("lookup", *CHAIN, expect=MISS)["hit_blocks"], 2)
+        self.assertEqual(daemon.stop(), 0)
+
+
+class ConfigurationTest(Case):
+    def check(self, *arguments, says, code=2, **variables):
+        answer = self.run_kvarved("--check", *arguments, **variables)
+        self.assertEqual(answer.returncode, code, answer.stderr)
+        for text in (says,) if isinstance(says, str) else says:
+            self.assertIn(text, answer.stdout + answer.stderr)
+
+    def yaml(self, text):
+        return self.file("kvarved.yaml", text.encode())
+
+    def test_order_of_sources(self):
+        path = self.yaml("arena:\n  capacity_bytes: 64MiB\nlog.level: debug\nlimits.sessions: 9\n")
+        answer = self.run_kvarved("--print-config", "--config", path, "--limits.sessions=7",
+                                  KVARVE_LOG_LEVEL="warning", KVARVE_LIMITS_SESSIONS="8")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        lines = {line.split(":", 1)[0]: line for line in answer.stdout.splitlines()}
+        self.assertRegex(lines["arena.capacity_bytes"], rf'"64MiB" +# file {re.escape(path)} line 2$')
+        self.assertRegex(lines["log.level"], '"warning" +# environment KVARVE_LOG_LEVEL$')
+        self.assertRegex(lines["limits.sessions"], '"7" +# flag --limits.sessions$')
+        self.assertRegex(lines["rpc.listen"], '"off" +# default$')
+        # What is printed is a configuration file itself.
+        again = self.run_kvarved("--print-config", "--config", self.yaml(answer.stdout))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        by_environment = self.run_kvarved("--print-config", KVARVE_CONFIG=path)
+        self.assertIn("kvarved.yaml", by_environment.stdout)
+
+    def test_good(self):
+        self.check("--arena.capacity_bytes=64MiB", says="64.0 MiB for blocks", code=0)
+
+    def test_wrong(self):
+        path = self.yaml("arena:\n  capacity: 64MiB\n")
+        self.check("--config", path, says=("arena.capacity (file ", "line 2", "did you mean arena.capacity_bytes?"))
+        self.check("--config", self.folder + "/none.yaml", says="No such file")
+        self.check("--config", self.yaml("a: [\n"), says="line")
+        self.check("--log.levle=info", says="did you mean --log.level?")
+        self.check(says=("KVARVE_ARENA_CAPACITY", "did you mean KVARVE_ARENA_CAPACITY_BYTES?"),
+                   KVARVE_ARENA_CAPACITY="1GiB")
+        self.check("--arena.capacity_bytes=90%", says=("flag --arena.capacity_bytes", "up to 80%", "for example"))
+        self.check("--arena.capacity_bytes=900TiB", says=("arena.capacity_bytes (flag", "80"))
+        self.check("--arena.chunk_bytes=1KiB", says=("out of range", "32.0 MiB to 1.00 GiB", "for example 256MiB"))
+        self.check("--rpc.listen=0.0.0.0:7410", "--rpc.token_file=/x", says="loopback only")
+        self.check("--rpc.listen=127.0.0.1:7410", says="rpc.token_file")
+        self.check("--socket.allow_uids=root", says="no number")
+
+    def test_the_gRPC_token_is_guarded(self):
+        token = self.file("token", b"0123456789abcdef0123456789abcdef\n")
+        os.chmod(token, 0o644)
+        flags = (f"--socket.path={self.folder}/run/kvarved.sock", "--arena.capacity_bytes=256MiB",
+                 "--metrics.listen=off", "--rpc.listen=127.0.0.1:0", f"--rpc.token_file={token}")
+        answer = self.run_kvarved(*flags)
+        self.assertEqual(answer.returncode, 1)
+        self.assertIn(f"chmod 600 {token}", answer.stderr)
+        os.chmod(token, 0o600)
+        daemon = self.start("--rpc.listen=127.0.0.1:0", f"--rpc.token_file={token}")
+        port = int(re.search(r"rpc_port=(\d+)", daemon.log()).group(1))
+        with socket.create_connection(("127.0.0.1", port), 10):
+            pass
+
+    def test_generated_pages(self):
+        for flag, page in (("--print-docs", "docs/configuration.md"), ("--print-metrics", "docs/metrics.md")):
+            with open(page, encoding="utf-8") as f:
+                self.assertEqual(self.run_kvarved(flag).stdout, f.read(), page)
+        self.assertRegex(self.run_kvarved("--version").stdout, r"^kvarved \d+\.\d+\.\d+\n$")
+        self.assertIn("--arena.capacity_bytes", self.run_kvarved("--help").stdout)
+
+
+if __name__ == "__main__":
+    BINARIES = os.path.abspath(sys.argv.pop(1))
+    unittest.main(verbosity=2)
