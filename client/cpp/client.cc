@@ -146,6 +146,11 @@ uint64_t Client::block_bytes(ClientNamespace ns) const {
   return info.ok() ? info->block_bytes : 0;
 }
 
+uint32_t Client::key_bytes(ClientNamespace ns) const {
+  const absl::StatusOr<OpenNamespaceInfo> info = rep_->link->KnownNamespace(ns);
+  return info.ok() ? info->key_bytes : 0;
+}
+
 absl::StatusOr<LookupResult> Client::Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
                                             int64_t hold_nanos) {
   LookupResult result;

@@ -189,7 +189,9 @@ class Client {
   // ...}.
   absl::StatusOr<std::string> Admin(std::string_view json);
 
+  // 0: no such namespace.
   uint64_t block_bytes(ClientNamespace ns) const;
+  uint32_t key_bytes(ClientNamespace ns) const;
 
  private:
   struct Rep;

@@ -1,0 +1,227 @@
+// The C ABI over Client. No exception leaves it: of ours there are none, and the standard library's
+// (no memory) end here as ResourceExhausted.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "client/cpp/client.h"
+#include "client/cpp/kvarve.h"
+#include "storage/base/abseil.h"
+#include "storage/base/status_macros.h"
+#include "storage/block/namespace.h"
+
+struct kvarve_client {
+  std::unique_ptr<kvarve::Client> client;
+};
+
+struct kvarve_view {
+  kvarve::View view;
+};
+
+namespace kvarve {
+namespace {
+
+template <size_t kBytes>
+void CopyText(std::string_view text, char (&to)[kBytes]) {
+  const size_t size = std::min(text.size(), kBytes - 1);
+  std::memcpy(to, text.data(), size);
+  to[size] = '\0';
+}
+
+kvarve_code Answer(const absl::Status& status, kvarve_error* error) {
+  if (error != nullptr) CopyText(ToStd(status.message()), error->text);
+  return static_cast<kvarve_code>(status.code());
+}
+
+// Runs `body`, whose Status is the answer.
+template <typename Body>
+kvarve_code Guarded(kvarve_error* error, const Body& body) {
+  try {
+    return Answer(body(), error);
+  } catch (const std::bad_alloc&) {
+    if (error != nullptr) CopyText("out of memory", error->text);
+    return KVARVE_RESOURCE_EXHAUSTED;
+  } catch (...) {
+    if (error != nullptr) CopyText("an exception of the standard library", error->text);
+    return KVARVE_INTERNAL;
+  }
+}
+
+std::string_view Text(const char* text) { return text == nullptr ? std::string_view() : text; }
+
+constexpr uint64_t kMaxMicros = 1'000'000'000'000;  // eleven days: as nanoseconds no overflow
+
+int64_t Nanos(uint64_t micros) { return static_cast<int64_t>(std::min(micros, kMaxMicros)) * 1000; }
+
+absl::StatusOr<std::vector<BlockKey>> Unpack(const Client& client, ClientNamespace ns,
+                                             const void* keys, size_t count) {
+  const uint32_t key_bytes = client.key_bytes(ns);
+  if (key_bytes == 0) return absl::InvalidArgumentError("no such namespace");
+  if (keys == nullptr && count > 0) return absl::InvalidArgumentError("keys are null");
+  std::vector<BlockKey> unpacked(count);
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(unpacked[i].bytes.data(), static_cast<const uint8_t*>(keys) + i * key_bytes,
+                key_bytes);
+  }
+  return unpacked;
+}
+
+absl::StatusOr<ClientOptions> Convert(const kvarve_options& given) {
+  ClientOptions options;
+  if (given.endpoint != nullptr) options.endpoint = given.endpoint;
+  if (given.client_name != nullptr) options.client_name = given.client_name;
+  options.engine_id = std::string(Text(given.engine_id));
+  if (given.role > static_cast<uint32_t>(local::Role::kWorker)) {
+    return absl::InvalidArgumentError("role must be 0, 1 or 2");
+  }
+  options.role = static_cast<local::Role>(given.role);
+  options.dp_rank = given.dp_rank;
+  options.pp_rank = given.pp_rank;
+  options.tp_rank = given.tp_rank;
+  if (given.staging_bytes > 0) options.staging_bytes = given.staging_bytes;
+  if (given.no_staging != 0) options.staging_bytes = 0;
+  if (given.timeout_us > 0) options.timeout_nanos = Nanos(given.timeout_us);
+  if (given.put_timeout_us > 0) options.put_timeout_nanos = Nanos(given.put_timeout_us);
+  return options;
+}
+
+}  // namespace
+}  // namespace kvarve
+
+using kvarve::Guarded;
+
+kvarve_code kvarve_open(const kvarve_options* options, kvarve_client** client,
+                        kvarve_error* error) {
+  return Guarded(error, [&] {
+    *client = nullptr;
+    KV_ASSIGN_OR_RETURN(const kvarve::ClientOptions converted,
+                        kvarve::Convert(options == nullptr ? kvarve_options{} : *options));
+    KV_ASSIGN_OR_RETURN(std::unique_ptr<kvarve::Client> made, kvarve::Client::Create(converted));
+    *client = new kvarve_client{std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
+void kvarve_close(kvarve_client* client) { delete client; }
+
+kvarve_code kvarve_wait_ready(kvarve_client* client, uint64_t timeout_us, kvarve_error* error) {
+  return Guarded(error, [&] { return client->client->WaitReady(kvarve::Nanos(timeout_us)); });
+}
+
+kvarve_code kvarve_get_state(const kvarve_client* client, kvarve_state* state) {
+  return Guarded(nullptr, [&] {
+    const kvarve::ClientState now = client->client->State();
+    state->connected = now.connected ? 1 : 0;
+    state->breaker_open = now.breaker_open ? 1 : 0;
+    state->incarnation = now.incarnation;
+    state->timeouts = now.timeouts;
+    state->reconnects = now.reconnects;
+    state->checksum_mismatches = now.checksum_mismatches;
+    kvarve::CopyText(now.daemon_version, state->daemon_version);
+    kvarve::CopyText(now.last_error, state->last_error);
+    return absl::OkStatus();
+  });
+}
+
+kvarve_code kvarve_open_namespace(kvarve_client* client, const void* descriptor,
+                                  size_t descriptor_bytes, kvarve_namespace* ns,
+                                  kvarve_error* error) {
+  return Guarded(error, [&] {
+    KV_ASSIGN_OR_RETURN(
+        const kvarve::NamespaceDescriptor decoded,
+        kvarve::DecodeDescriptor({static_cast<const char*>(descriptor), descriptor_bytes}));
+    KV_ASSIGN_OR_RETURN(*ns, client->client->OpenNamespace(decoded));
+    return absl::OkStatus();
+  });
+}
+
+uint64_t kvarve_block_bytes(const kvarve_client* client, kvarve_namespace ns) {
+  return client->client->block_bytes(ns);
+}
+
+uint32_t kvarve_key_bytes(const kvarve_client* client, kvarve_namespace ns) {
+  return client->client->key_bytes(ns);
+}
+
+kvarve_code kvarve_lookup(kvarve_client* client, kvarve_namespace ns, const void* keys,
+                          size_t count, uint64_t hold_us, size_t* found, uint64_t* hold,
+                          kvarve_error* error) {
+  return Guarded(error, [&] {
+    *found = 0;
+    if (hold != nullptr) *hold = 0;
+    KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> unpacked,
+                        kvarve::Unpack(*client->client, ns, keys, count));
+    KV_ASSIGN_OR_RETURN(const kvarve::LookupResult result,
+                        client->client->Lookup(ns, unpacked, kvarve::Nanos(hold_us)));
+    *found = result.hit_blocks;
+    if (hold != nullptr) *hold = result.hold;
+    return absl::OkStatus();
+  });
+}
+
+kvarve_code kvarve_get(kvarve_client* client, kvarve_namespace ns, const void* keys, size_t count,
+                       void* const* blocks, uint64_t request_id, size_t* copied,
+                       kvarve_error* error) {
+  return Guarded(error, [&] {
+    *copied = 0;
+    KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> unpacked,
+                        kvarve::Unpack(*client->client, ns, keys, count));
+    std::vector<std::byte*> destinations(count);
+    for (size_t i = 0; i < count; ++i) destinations[i] = static_cast<std::byte*>(blocks[i]);
+    KV_ASSIGN_OR_RETURN(*copied, client->client->Get(ns, unpacked, destinations, request_id));
+    return absl::OkStatus();
+  });
+}
+
+kvarve_code kvarve_put(kvarve_client* client, kvarve_namespace ns, const void* parent,
+                       uint32_t first_depth, const void* keys, size_t count,
+                       const void* const* blocks, uint64_t request_id, uint8_t* outcomes,
+                       kvarve_error* error) {
+  return Guarded(error, [&] {
+    KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> unpacked,
+                        kvarve::Unpack(*client->client, ns, keys, count));
+    kvarve::PutChain chain{.first_depth = first_depth, .keys = unpacked, .request_id = request_id};
+    if (parent != nullptr) {
+      KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> one,
+                          kvarve::Unpack(*client->client, ns, parent, 1));
+      chain.parent = one.front();
+    }
+    std::vector<const std::byte*> sources(count);
+    for (size_t i = 0; i < count; ++i) sources[i] = static_cast<const std::byte*>(blocks[i]);
+    KV_ASSIGN_OR_RETURN(const std::vector<kvarve::PutOutcome> put,
+                        client->client->Put(ns, chain, sources));
+    for (size_t i = 0; i < count; ++i) outcomes[i] = static_cast<uint8_t>(put[i]);
+    return absl::OkStatus();
+  });
+}
+
+kvarve_code kvarve_acquire(kvarve_client* client, kvarve_namespace ns, const void* keys,
+                           size_t count, uint64_t request_id, kvarve_view** view,
+                           kvarve_error* error) {
+  return Guarded(error, [&] {
+    *view = nullptr;
+    KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> unpacked,
+                        kvarve::Unpack(*client->client, ns, keys, count));
+    KV_ASSIGN_OR_RETURN(kvarve::View acquired, client->client->Acquire(ns, unpacked, request_id));
+    *view = new kvarve_view{std::move(acquired)};
+    return absl::OkStatus();
+  });
+}
+
+size_t kvarve_view_size(const kvarve_view* view) { return view->view.size(); }
+
+const void* kvarve_view_block(const kvarve_view* view, size_t i) {
+  return i < view->view.size() ? view->view.block(i) : nullptr;
+}
+
+uint64_t kvarve_view_checksum(const kvarve_view* view, size_t i) {
+  return i < view->view.size() ? view->view.checksum(i) : 0;
+}
+
+void kvarve_view_close(kvarve_view* view) { delete view; }
+
+void kvarve_release(kvarve_client* client, uint64_t hold) { client->client->Release(hold); }
