@@ -205,6 +205,7 @@ SessionEnd Reaper::End(const RecordPtr& record, SessionEnd how) {
     } else if (how == SessionEnd::kHangup && process->exited) {
       how = SessionEnd::kProcessExit;
     }
+    if (record->welcomed) counters_->Ended(how);
     record->live = false;
     socket = std::move(record->socket);
     live_.erase(record->id);

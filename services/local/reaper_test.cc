@@ -220,6 +220,23 @@ TEST_F(ReaperTest, ALaterSessionSaysByeForAnEarlierOne) {
   EXPECT_EQ(Ends(SessionEnd::kBye), 2u);  // and the writer's
 }
 
+TEST_F(ReaperTest, ByeIsHeardThoughAnswersStayUnread) {
+  StartServer();
+  PutFour();
+  const uint64_t byes = Ends(SessionEnd::kBye);
+  for (uint64_t i = 1; i <= 100; ++i) {
+    RawClient client(options_.socket_path);
+    ASSERT_TRUE(client.Hello({OpaqueNamespace("m", kBlock)}, 2 * kMiB).ok());
+    ASSERT_EQ(client.Acquire(0, KeyChain(1, 4))->body.blocks, 4u);
+    for (int n = 0; n < 3; ++n) client.Send(local::Builder(local::Type::kSync, 1).Finish());
+    client.Bye();
+    client.Close();
+    EXPECT_TRUE(Eventually([&] { return Ends(SessionEnd::kBye) == byes + i; }));
+  }
+  EXPECT_TRUE(Eventually([&] { return NothingLeft(); }));
+  EXPECT_EQ(Ends(SessionEnd::kHangup), 0u);
+}
+
 TEST_F(ReaperTest, ConnectLeaseCloseLoopsAreCapped) {
   options_.lease_bytes_per_process = 6 * kBlock;
   options_.max_ended_per_process = 5;

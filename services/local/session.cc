@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +19,11 @@ using local::Type;
 
 constexpr int kRoomPollMillis = 100;
 constexpr int kNoRoomMillis = 10;  // when the socket says that it has room and takes nothing
+
+// Ends of the connection in a row that are believed. Packets may follow the first two, a BYE
+// perhaps: a waiting receive may see the peer's close before its last packets, and a peer that
+// closes with answers unread resets the connection, which is told before what it had sent.
+constexpr int kEndsBelieved = 3;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
@@ -51,11 +55,9 @@ void Session::Run() {
     reaper_.End(record_, SessionEnd::kBye);  // it was given nothing
     return;
   }
-  Counters::Add(counters_.sessions_opened);
   SetReceiveTimeout(options_.tick_nanos);
   Serve();
   const SessionEnd how = reaper_.End(record_, *end_);
-  counters_.Ended(how);
   KvLog(LogLevel::kInfo, "session ended",
         {{"session", absl::StrCat(record_->id)}, {"how", std::string(SessionEndName(how))}});
 }
@@ -77,9 +79,9 @@ void Session::SetReceiveTimeout(int64_t nanos) {
 }
 
 Session::Packet Session::NextPacket() {
-  if (outbox_.empty()) return ReceivePacket(0);
+  if (outbox_.empty() || deaf_) return ReceivePacket(local::Wait::kSocketTimeout);
   WaitForRoom();
-  return end_.has_value() ? Packet() : ReceivePacket(MSG_DONTWAIT);
+  return end_.has_value() ? Packet() : ReceivePacket(local::Wait::kNo);
 }
 
 void Session::WaitForRoom() {
@@ -93,27 +95,21 @@ void Session::WaitForRoom() {
   ::poll(&poll, 1, kNoRoomMillis);
 }
 
-// A plain recv: no control buffer, so that descriptors which a client attaches cost nothing here.
-Session::Packet Session::ReceivePacket(int flags) {
-  const ssize_t got = ::recv(socket_, buffer_.get(), local::kMaxMessageBytes, flags | MSG_TRUNC);
-  if (got < 0) {
-    const bool again = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-    if (!again) end_ = SessionEnd::kHangup;
-    return Packet();
+Session::Packet Session::ReceivePacket(local::Wait wait) {
+  const std::span<uint8_t> buffer(buffer_.get(), local::kMaxMessageBytes);
+  // Without room for descriptors: what a client attaches costs nothing here.
+  const absl::StatusOr<size_t> size = local::Receive(socket_, buffer, nullptr, wait);
+  if (size.ok()) {
+    if (*size > 0) ends_seen_ = 0;
+    return buffer.first(*size);
   }
-  if (got == 0) {
-    end_ = SessionEnd::kHangup;
-    return Packet();
-  }
-  const size_t bytes = static_cast<size_t>(got);
-  if (bytes > local::kMaxMessageBytes) {
+  if (absl::IsInvalidArgument(size.status())) {
     NoteMalformed();
-    SendError(0, absl::InvalidArgumentError(absl::StrCat("a packet of ", bytes,
-                                                         " bytes is longer than a message may be (",
-                                                         local::kMaxMessageBytes, ")")));
-    return Packet();
+    SendError(0, size.status());
+  } else if (++ends_seen_ == kEndsBelieved) {
+    end_ = SessionEnd::kHangup;
   }
-  return Packet(buffer_.get(), bytes);
+  return Packet();
 }
 
 void Session::ServePacket(Packet packet) {
@@ -186,16 +182,19 @@ void Session::NoteRequest(size_t type, bool ok, int64_t nanos, size_t bytes) {
 }
 
 void Session::Send(std::string message, std::shared_ptr<const UniqueFd> fd) {
-  if (end_.has_value()) return;
+  if (end_.has_value() || deaf_) return;
   CheckSent(outbox_.Send(std::move(message), std::move(fd), Now()));
 }
 
 void Session::CheckSent(const absl::Status& sent) {
   if (sent.ok()) return;
-  const bool slow = absl::IsResourceExhausted(sent) || absl::IsDeadlineExceeded(sent);
-  end_ = slow ? SessionEnd::kSlowReader : SessionEnd::kHangup;
-  if (!slow && !absl::IsUnavailable(sent)) {
+  if (absl::IsUnavailable(sent)) {
+    deaf_ = true;
+  } else if (absl::IsResourceExhausted(sent) || absl::IsDeadlineExceeded(sent)) {
+    end_ = SessionEnd::kSlowReader;
+  } else {
     KvLog(LogLevel::kError, "answer not sent", {{"why", std::string(sent.message())}});
+    end_ = SessionEnd::kHangup;
   }
 }
 

@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/local/messages.h"
+#include "client/local/socket.h"
 #include "services/local/counters.h"
 #include "services/local/options.h"
 #include "services/local/outbox.h"
@@ -64,9 +65,9 @@ class Session {
   enum class Told : uint8_t { kAdded, kDropping };
 
   // ---- session.cc
-  // The next packet; empty when only time passed. Sets end_ when the connection ended.
+  // The next packet; empty when only time passed. Sets end_ when nothing more comes.
   Packet NextPacket();
-  Packet ReceivePacket(int flags);
+  Packet ReceivePacket(local::Wait wait);
   void WaitForRoom();
   void SetReceiveTimeout(int64_t nanos);
   void Serve();
@@ -137,6 +138,8 @@ class Session {
   std::unique_ptr<uint8_t[]> buffer_;
 
   std::optional<SessionEnd> end_;  // set: the session shall end so
+  int ends_seen_ = 0;              // by the receive, in a row
+  bool deaf_ = false;              // takes no answers any more; what it sent before is still served
   size_t malformed_ = 0;
   size_t max_reply_bytes_ = 0;
   std::vector<NamespaceInfo> namespaces_;  // by the session's own handle

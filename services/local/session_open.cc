@@ -74,7 +74,10 @@ bool Session::ServeHello() {
 }
 
 absl::StatusOr<local::Hello> Session::ReadHello(uint64_t* request, Refusal* refusal) {
-  const Packet packet = ReceivePacket(0);
+  Packet packet = ReceivePacket(local::Wait::kSocketTimeout);
+  while (ends_seen_ > 0 && !end_.has_value() && packet.empty()) {
+    packet = ReceivePacket(local::Wait::kNo);
+  }
   if (end_.has_value()) return absl::UnavailableError("the client left before HELLO");
   if (packet.empty()) {
     *refusal = Refusal::kHelloTimeout;
@@ -90,6 +93,8 @@ absl::StatusOr<local::Hello> Session::ReadHello(uint64_t* request, Refusal* refu
 
 void Session::Welcome(const local::Hello& hello, uint64_t request, uint16_t version) {
   reaper_.SetEngine(record_.get(), hello.engine_id);
+  record_->welcomed = true;
+  Counters::Add(counters_.sessions_opened);
   max_reply_bytes_ = MessageRoom(local::RaiseSendBuffer(socket_, 2 * local::kMaxMessageBytes));
   const size_t client_buffer =
       hello.body.send_buffer_bytes != 0 ? hello.body.send_buffer_bytes : kDefaultSendBuffer;

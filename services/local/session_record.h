@@ -57,6 +57,7 @@ struct SessionRecord {
   UniqueFd
       socket;  // closed under the reaper's mutex, so that waking never meets another's descriptor
   std::unique_ptr<SessionStaging> staging;
+  bool welcomed = false;
 
   std::string engine_id;  // empty until HELLO, or for a process on its own
   bool live = true;
