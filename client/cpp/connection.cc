@@ -110,13 +110,19 @@ absl::Status Connection::Open(const Params& params, size_t send_buffer_bytes) {
   local::Hello hello = params.hello;
   hello.body.send_buffer_bytes = static_cast<uint32_t>(send_buffer_bytes);
   const uint64_t request = NextRequest();
-  KV_RETURN_IF_ERROR(SendBy(local::BuildHello(hello, request), deadline));
-  KV_ASSIGN_OR_RETURN(const std::span<const uint8_t> packet,
-                      NextPacket(deadline, params.cancel_fd));
+  // A daemon that refuses a process says why and closes, perhaps before it got HELLO: then sending
+  // fails, or the first receive tells of a reset, and the reason can be read all the same.
+  const absl::Status sent = SendBy(local::BuildHello(hello, request), deadline);
+  if (!sent.ok() && !absl::IsUnavailable(sent)) return sent;
+  absl::StatusOr<std::span<const uint8_t>> received = NextPacket(deadline, params.cancel_fd);
+  if (!received.ok()) received = NextPacket(deadline, params.cancel_fd);
+  if (!received.ok()) return received.status();
+  const std::span<const uint8_t> packet = *received;
   if (packet.empty()) return absl::UnavailableError("kvarved does not answer HELLO");
   const absl::StatusOr<Header> header = local::ParseHeader(packet);
-  if (!header.ok() || header->request != request) return Protocol("no answer to HELLO");
+  if (!header.ok()) return Protocol("no answer to HELLO");
   if (header->type == static_cast<uint16_t>(Type::kError)) return local::ParseError(packet);
+  if (header->request != request) return Protocol("no answer to HELLO");
   if (header->type != static_cast<uint16_t>(Type::kWelcome)) return Protocol("no WELCOME");
   return TakeWelcome(packet, hello.namespaces.size(), send_buffer_bytes);
 }
