@@ -316,7 +316,8 @@ def test_stored_blocks_are_not_saved_again(half):
 
 @pytest.mark.parametrize("v2", [False, True])
 def test_a_preempted_request_resumes(half, v2):
-    """It is asked about again, with its output among its tokens, and comes back as cached with another table."""
+    """It is asked about again, with its output among its tokens, and comes back with another table: as cached in the
+    first runner, as new in the second."""
     request = make_request(tokens=5 * BLOCK)
     half.get_num_new_matched_tokens(request, 0)
     half.build_connector_meta(step(new=[(request, 0, 5 * BLOCK)], tables={"r": TABLE}, v2=v2))
@@ -325,8 +326,8 @@ def test_a_preempted_request_resumes(half, v2):
     job = load(half, request, table=TABLE[20:])
     assert job.end_token == 5 * BLOCK and job.part.pages == TABLE[20:30]
     half.update_connector_output(worker_output(done=["r"]))
-    [save] = half.build_connector_meta(step(cached=[(request, 5 * BLOCK, BLOCK)], tables={"r": TABLE[20:]}, v2=v2,
-                                            preempted={"r"})).saves
+    rows = {"new" if v2 else "cached": [(request, 5 * BLOCK, BLOCK)]}
+    [save] = half.build_connector_meta(step(tables={"r": TABLE[20:]}, v2=v2, preempted={"r"}, **rows)).saves
     assert (save.part.first, save.part.last, save.part.pages) == (5, 6, TABLE[30:32])
 
 
