@@ -61,7 +61,9 @@ class Chain:
             self._extend(tokens)
             self.hit = self._lookup(spaces, hold_seconds)
             most = computed // self._tokens + MAX_ACQUIRE_BLOCKS
-            self.offered = max(0, min(self.hit, most) * self._tokens - computed)
+            # The page of the last token is left to the engine, which computes that token in any case.
+            end = min(min(self.hit, most) * self._tokens, (len(tokens) - 1) // self._page * self._page)
+            self.offered = max(0, end - computed)
             if self.offered == 0:
                 self.unhold()
         return self.offered

@@ -34,9 +34,14 @@ def test_a_hit_is_offered_asynchronously_and_held(half):
     assert half.get_num_new_matched_tokens(request, 2 * BLOCK) == (3 * BLOCK, True)
 
 
-def test_a_whole_prompt_may_be_offered(half):
+def test_the_page_of_the_last_token_is_left_to_the_engine(half):
+    """It computes that token in any case, and must not write into a page that others read."""
     request = make_request(tokens=4 * BLOCK)
     store(half, request, 4)
+    job = load(half, request)
+    assert job.end_token == 4 * BLOCK - PAGE and job.part.last == 4 and job.part.pages == TABLE[:7]
+    half.update_connector_output(worker_output(done=["r"]))
+    request.append_output_token_ids(1)
     assert half.get_num_new_matched_tokens(request, 0) == (4 * BLOCK, True)
 
 
