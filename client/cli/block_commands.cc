@@ -29,13 +29,13 @@ std::string_view OutcomeName(PutOutcome outcome) {
     case PutOutcome::kExists:
       return "exists";
     case PutOutcome::kRejectedParent:
-      return "rejected: parent";
+      return "rejected_parent";
     case PutOutcome::kRejectedNoSpace:
-      return "rejected: no space";
+      return "rejected_no_space";
     case PutOutcome::kRejectedPolicy:
-      return "rejected: policy";
+      return "rejected_policy";
     case PutOutcome::kRejectedInvalidated:
-      return "rejected: invalidated";
+      return "rejected_invalidated";
   }
   return "unknown";
 }

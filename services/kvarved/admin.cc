@@ -100,28 +100,37 @@ struct Call {
   uid_t uid;
 };
 
-Json StatusJson(const Call& call, const LocalStats& local, int64_t uptime_nanos) {
+// The address that is served: a configured port 0 became some port.
+std::string Served(ListenAddress address, uint16_t port) {
+  if (port != 0) address.port = port;
+  return address.ToString();
+}
+
+Json StatusJson(const Call& call, const LiveState& live, int64_t uptime_nanos) {
+  const LocalStats& local = live.local;
   const CacheStats stats = call.cache.Stats();
-  Json json = {{"version", call.options.version},
-               {"incarnation", absl::StrFormat("%016x", call.cache.incarnation())},
-               {"pid", ::getpid()},
-               {"uptime_seconds", uptime_nanos / 1'000'000'000},
-               {"socket", call.options.local.socket_path},
-               {"metrics", call.options.metrics.ToString()},
-               {"rpc", call.options.rpc.has_value() ? call.options.rpc->listen.ToString() : "off"},
-               {"capacity_bytes", stats.arena.capacity_bytes},
-               {"chunk_bytes", stats.arena.chunk_bytes},
-               {"used_bytes", stats.arena.used_bytes},
-               {"draining_bytes", stats.arena.draining_bytes},
-               {"blocks", stats.index.entries},
-               {"index_bytes", stats.index.memory_bytes},
-               {"namespaces", stats.namespaces},
-               {"leases", stats.leases},
-               {"leased_bytes", stats.leased_bytes},
-               {"quarantined_bytes", stats.quarantined_bytes},
-               {"sessions", local.sessions},
-               {"ended_sessions", local.ended_sessions},
-               {"staging_bytes", local.staging_bytes}};
+  Json json = {
+      {"version", call.options.version},
+      {"incarnation", absl::StrFormat("%016x", call.cache.incarnation())},
+      {"pid", ::getpid()},
+      {"uptime_seconds", uptime_nanos / 1'000'000'000},
+      {"socket", call.options.local.socket_path},
+      {"metrics", Served(call.options.metrics, live.metrics_port)},
+      {"rpc",
+       call.options.rpc.has_value() ? Served(call.options.rpc->listen, live.rpc_port) : "off"},
+      {"capacity_bytes", stats.arena.capacity_bytes},
+      {"chunk_bytes", stats.arena.chunk_bytes},
+      {"used_bytes", stats.arena.used_bytes},
+      {"draining_bytes", stats.arena.draining_bytes},
+      {"blocks", stats.index.entries},
+      {"index_bytes", stats.index.memory_bytes},
+      {"namespaces", stats.namespaces},
+      {"leases", stats.leases},
+      {"leased_bytes", stats.leased_bytes},
+      {"quarantined_bytes", stats.quarantined_bytes},
+      {"sessions", local.sessions},
+      {"ended_sessions", local.ended_sessions},
+      {"staging_bytes", local.staging_bytes}};
   if (const absl::StatusOr<HostMemory> host = ReadHostMemory(); host.ok()) {
     json["host_budget_bytes"] = host->BudgetBytes(stats.arena.chunk_bytes);
   }
@@ -215,10 +224,10 @@ absl::StatusOr<Json> Invalidate(const Call& call) {
 
 }  // namespace
 
-Admin::Admin(const DaemonOptions* options, Cache* cache, std::function<LocalStats()> local_stats)
+Admin::Admin(const DaemonOptions* options, Cache* cache, std::function<LiveState()> live)
     : options_(options),
       cache_(cache),
-      local_stats_(std::move(local_stats)),
+      live_(std::move(live)),
       start_nanos_(SystemClock::Get()->NowNanos()) {}
 
 absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
@@ -235,8 +244,8 @@ absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
   if (name == "status" || name == "stats") {
     KV_RETURN_IF_ERROR(OnlyFields(request, {}));
     answer = name == "stats"
-                 ? StatsJson(cache_->Stats(), local_stats_())
-                 : StatusJson(call, local_stats_(), SystemClock::Get()->NowNanos() - start_nanos_);
+                 ? StatsJson(cache_->Stats(), live_().local)
+                 : StatusJson(call, live_(), SystemClock::Get()->NowNanos() - start_nanos_);
   } else if (name == "namespaces") {
     answer = Namespaces(call);
   } else if (name == "resize") {

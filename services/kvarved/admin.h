@@ -25,10 +25,17 @@ namespace kvarve {
 
 inline constexpr size_t kNamespacesPerAnswer = 256;
 
+// What only the running parts know.
+struct LiveState {
+  LocalStats local;
+  uint16_t metrics_port = 0;  // 0: off
+  uint16_t rpc_port = 0;
+};
+
 class Admin {
  public:
-  // `cache` and `options` outlive it. `local_stats` may be called from any thread.
-  Admin(const DaemonOptions* options, Cache* cache, std::function<LocalStats()> local_stats);
+  // `cache` and `options` outlive it. `live` may be called from any thread.
+  Admin(const DaemonOptions* options, Cache* cache, std::function<LiveState()> live);
 
   // InvalidArgument: not JSON, an unknown op or field, a value of another kind; says what is
   // expected. NotFound: a namespace or model that nobody opened. Whoever asks has been let in;
@@ -38,7 +45,7 @@ class Admin {
  private:
   const DaemonOptions* const options_;
   Cache* const cache_;
-  const std::function<LocalStats()> local_stats_;
+  const std::function<LiveState()> live_;
   const int64_t start_nanos_;
 };
 

@@ -26,10 +26,12 @@ class AdminTest : public ::testing::Test {
     options_.cache.arena.hugetlb = false;
     options_.cache.arena.prefault = false;
     cache_ = *Cache::Create(options_.cache);
-    local_.sessions = 3;
-    local_.requests[5].ok = 4;
-    local_.requests[5].total_micros = 80;
-    admin_ = std::make_unique<Admin>(&options_, cache_.get(), [this] { return local_; });
+    options_.metrics = *ParseListenAddress("127.0.0.1:0");
+    live_.metrics_port = 1234;
+    live_.local.sessions = 3;
+    live_.local.requests[5].ok = 4;
+    live_.local.requests[5].total_micros = 80;
+    admin_ = std::make_unique<Admin>(&options_, cache_.get(), [this] { return live_; });
   }
   NamespaceInfo Open(std::string model) {
     NamespaceDescriptor d;
@@ -63,7 +65,7 @@ class AdminTest : public ::testing::Test {
   absl::Status Error(std::string_view text) { return admin_->Handle(text, 0).status(); }
 
   DaemonOptions options_;
-  LocalStats local_;
+  LiveState live_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Admin> admin_;
 };
@@ -77,6 +79,7 @@ TEST_F(AdminTest, StatusAndStats) {
   EXPECT_EQ(status["blocks"], 3);
   EXPECT_EQ(status["sessions"], 3);
   EXPECT_EQ(status["namespaces"], 1);
+  EXPECT_EQ(status["metrics"], "127.0.0.1:1234");
   EXPECT_EQ(status["rpc"], "off");
   const Json stats = Do({{"op", "stats"}});
   EXPECT_EQ(stats["put_blocks"]["stored"], 3);

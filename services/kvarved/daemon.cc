@@ -42,8 +42,10 @@ struct Daemon::Rep {
   std::unique_ptr<Cache> cache;
   std::unique_ptr<Admin> admin;
   std::unique_ptr<LocalServer> local;
-  // Requests of administration may come before `local` is written: they see no counters then.
+  // Requests of administration may come before the parts below are written: they see none of them
+  // then.
   std::atomic<const LocalServer*> counted{nullptr};
+  std::atomic<uint16_t> metrics_port{0}, rpc_port{0};
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<RpcServer> rpc;
   std::unique_ptr<MetricsServer> metrics;
@@ -52,6 +54,7 @@ struct Daemon::Rep {
     const LocalServer* const server = counted.load();
     return server != nullptr ? server->Stats() : LocalStats();
   }
+  LiveState Live() const { return {PlaneStats(), metrics_port.load(), rpc_port.load()}; }
   MetricsSnapshot Snapshot() const {
     MetricsSnapshot snapshot;
     snapshot.version = options.version;
@@ -76,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
 
   KV_ASSIGN_OR_RETURN(rep->cache, Cache::Create(rep->options.cache));
   rep->admin =
-      std::make_unique<Admin>(&rep->options, rep->cache.get(), [rep] { return rep->PlaneStats(); });
+      std::make_unique<Admin>(&rep->options, rep->cache.get(), [rep] { return rep->Live(); });
   rep->options.local.admin = [admin = rep->admin.get()](std::string_view json, uid_t uid) {
     return admin->Handle(json, uid);
   };
@@ -86,6 +89,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
   if (rep->options.rpc.has_value()) {
     rep->store = BlockStoreOf(rep->cache.get());
     KV_ASSIGN_OR_RETURN(rep->rpc, RpcServer::Start(*rep->options.rpc, rep->store.get()));
+    rep->rpc_port.store(rep->rpc->port());
   }
   if (!rep->options.metrics.off()) {
     MetricsServerOptions metrics;
@@ -95,6 +99,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
       return rep->is_ready.load() ? absl::OkStatus() : absl::UnavailableError("starts or stops");
     };
     KV_ASSIGN_OR_RETURN(rep->metrics, MetricsServer::Start(std::move(metrics)));
+    rep->metrics_port.store(rep->metrics->port());
   }
   rep->is_ready.store(true);
   return daemon;
@@ -103,10 +108,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
 Daemon::~Daemon() { Stop(); }
 
 uint64_t Daemon::incarnation() const { return rep_->cache->incarnation(); }
-uint16_t Daemon::metrics_port() const {
-  return rep_->metrics != nullptr ? rep_->metrics->port() : 0;
-}
-uint16_t Daemon::rpc_port() const { return rep_->rpc != nullptr ? rep_->rpc->port() : 0; }
+uint16_t Daemon::metrics_port() const { return rep_->metrics_port.load(); }
+uint16_t Daemon::rpc_port() const { return rep_->rpc_port.load(); }
 
 void Daemon::Stop() {
   rep_->is_ready.store(false);

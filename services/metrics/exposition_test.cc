@@ -94,6 +94,7 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
       {"kvarve_get_bytes_total{transport=\"local_copy\"}", 107},
       {"kvarve_put_blocks_total{result=\"stored\"}", 110},
       {"kvarve_put_blocks_total{result=\"exists\"}", 111},
+      {"kvarve_put_blocks_total{result=\"rejected_no_space\"}", 113},
       {"kvarve_put_bytes_total", 120},
       {"kvarve_put_conflicts_total", 121},
       {"kvarve_arena_capacity_bytes", 9000},

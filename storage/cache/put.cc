@@ -176,13 +176,13 @@ std::string_view PutResultName(PutResult result) {
     case PutResult::kExists:
       return "exists";
     case PutResult::kRejectedParent:
-      return "rejected(parent)";
+      return "rejected_parent";
     case PutResult::kRejectedNoSpace:
-      return "rejected(no space)";
+      return "rejected_no_space";
     case PutResult::kRejectedPolicy:
-      return "rejected(policy)";
+      return "rejected_policy";
     case PutResult::kRejectedInvalidated:
-      return "rejected(invalidated)";
+      return "rejected_invalidated";
   }
   return "unknown";
 }

@@ -31,21 +31,15 @@ def environment(**more):
     return clean | {"ASAN_OPTIONS": "detect_leaks=0", **more}
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Daemon:
     def __init__(self, folder, *flags, binary=None, user=None, wait=True, **variables):
         self.folder = folder
         self.socket = os.path.join(folder, "run", "kvarved.sock")
-        self.port = free_port()
+        self.port = 0
         self.log_path = os.path.join(folder, "log")
         arguments = [binary or os.path.join(BINARIES, "kvarved"), f"--socket.path={self.socket}",
                      "--arena.capacity_bytes=256MiB", "--arena.chunk_bytes=32MiB", "--arena.prefault=false",
-                     f"--metrics.listen=127.0.0.1:{self.port}", *flags]
+                     "--metrics.listen=127.0.0.1:0", *flags]
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(arguments, stderr=log, stdout=log, stdin=subprocess.DEVNULL,
                                             env=environment(**variables), user=user, group=user,
@@ -58,11 +52,11 @@ class Daemon:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"kvarved ended with {self.process.returncode}:\n{self.log()}")
-            try:
-                if self.http("/readyz")[0] == 200:
-                    return
-            except OSError:
-                time.sleep(0.02)
+            started = re.search(rf"kvarved started.* pid={self.process.pid} .*metrics_port=(\d+)", self.log())
+            if started:
+                self.port = int(started.group(1))
+                return
+            time.sleep(0.02)
         raise AssertionError("kvarved did not become ready:\n" + self.log())
 
     def http(self, path):
@@ -372,7 +366,8 @@ class LifeTest(Case):
         self.assertNotEqual(self.ask("status")["incarnation"], before)
 
     def test_json_logs_and_slow_requests(self):
-        daemon = self.start("--log.format=json", "--log.slow_request=1us")
+        daemon = self.start("--log.format=json", "--log.slow_request=1us", wait=False)
+        self.until(lambda: "kvarved started" in daemon.log())
         self.ask("lookup", *CHAIN, expect=MISS)
         self.assertEqual(daemon.stop(), 0)
         events = [json.loads(line) for line in daemon.log().splitlines()]
@@ -458,6 +453,23 @@ class ConfigurationTest(Case):
                 self.assertEqual(self.run_kvarved(flag).stdout, f.read(), page)
         self.assertRegex(self.run_kvarved("--version").stdout, r"^kvarved \d+\.\d+\.\d+\n$")
         self.assertIn("--arena.capacity_bytes", self.run_kvarved("--help").stdout)
+
+    def test_the_operators_page_names_what_is_logged_and_counted(self):
+        with open("docs/operations.md", encoding="utf-8") as f:
+            page = f.read()
+        events = set()
+        for folder in ("services", "storage"):
+            for place, _, files in os.walk(folder):
+                for name in files:
+                    if name.endswith(".cc") and not name.endswith("_test.cc"):
+                        with open(os.path.join(place, name), encoding="utf-8") as f:
+                            events |= set(re.findall(r'KvLog\(LogLevel::\w+,\s*"([^"]+)"', f.read()))
+        self.assertGreater(len(events), 5)
+        for event in events:
+            self.assertIn(f"`{event}`", page)
+        metrics = self.run_kvarved("--print-metrics").stdout
+        for name in set(re.findall(r"`(kvarve_\w+)", page)):
+            self.assertIn(f"`{name}`", metrics)
 
 
 if __name__ == "__main__":
