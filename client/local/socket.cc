@@ -53,8 +53,12 @@ absl::Status Send(int socket, std::string_view bytes, std::span<const int> fds) 
     header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
   }
+  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
   for (int attempt = 0; attempt < kMaxInterrupts; ++attempt) {
-    if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return absl::OkStatus();
+    // A plain send is a little cheaper, and the way of nearly all messages.
+    const ssize_t sent = fds.empty() ? ::send(socket, bytes.data(), bytes.size(), kFlags)
+                                     : ::sendmsg(socket, &message, kFlags);
+    if (sent >= 0) return absl::OkStatus();
     if (errno != EINTR) break;
   }
   switch (errno) {

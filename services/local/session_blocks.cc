@@ -112,13 +112,19 @@ absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
   body.lease = result.lease;
   body.blocks = static_cast<uint32_t>(result.grants.size());
   if (result.over_lease_cap) body.flags = local::kOverLeaseCap;
-  Builder builder(Type::kGrant, request);
-  builder.Add(body);
+  std::vector<local::GrantItem> items;
+  items.reserve(result.grants.size());
+  uint64_t known_chunk = 0;  // ids begin at 1
   for (const Grant& grant : result.grants) {
     // The chunk stays as long as the lease does, so one look is enough.
-    if (!told_.contains(grant.chunk_id)) AnnounceChunks(/*always=*/true);
-    builder.Add(local::GrantItem{grant.chunk_id, grant.offset, grant.checksum});
+    if (grant.chunk_id != known_chunk && !told_.contains(grant.chunk_id)) {
+      AnnounceChunks(/*always=*/true);
+    }
+    known_chunk = grant.chunk_id;
+    items.push_back({grant.chunk_id, grant.offset, grant.checksum});
   }
+  Builder builder(Type::kGrant, request);
+  builder.Add(body).AddBytes(items.data(), items.size() * sizeof(items[0]));
   Counters::Add(counters_.granted_bytes, result.grants.size() * ns->block_bytes);
   Send(builder);
   return absl::OkStatus();

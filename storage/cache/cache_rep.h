@@ -3,7 +3,8 @@
 // Invariants, all under `mutex`:
 //  * a live entry's slot is in use and owned by the entry; a slot in use without owner belongs to a
 //  put in progress;
-//  * every live entry without children and leases is evictable to the policy; a leased leaf may be, too;
+//  * every live entry without children and leases is evictable to the policy; a leased leaf may be,
+//  too;
 //  * entry.leases = leases in `leases` that name it + guards of puts in progress.
 // THREADS: every method REQUIRES `mutex` unless it says otherwise.
 #ifndef KVARVE_STORAGE_CACHE_CACHE_REP_H_
@@ -79,7 +80,12 @@ struct Cache::Rep {
   uint64_t RemoveOwners(const std::vector<uint32_t>& owners, uint64_t chunk_id);
 
   // ---- leases.cc
-  bool FitsCaps(const LeaseAccount& account, uint64_t bytes) const;
+  // Bytes that the caps still allow the account.
+  uint64_t RoomToLease(const LeaseAccount& account) const;
+  // Leases the leading keys that are found and fit, adding to `lease` and `result`; returns how
+  // many.
+  size_t GrantSlice(const NamespaceRecord& ns, std::span<const BlockKey> keys, uint64_t request_id,
+                    bool hold, Lease* lease, AcquireResult* result);
   void Charge(LeaseAccount* account, uint64_t bytes);
   void Discharge(LeaseAccount* account, uint64_t bytes);
   bool LeaseEntry(EntryId id);

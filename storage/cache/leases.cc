@@ -1,6 +1,7 @@
 // Leases and holds: what keeps a slot's memory from reuse.
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "storage/base/status_macros.h"
 #include "storage/cache/cache_rep.h"
@@ -28,11 +29,14 @@ uint64_t TouchTable::Tag(NamespaceIndex ns, uint64_t request) {
   return x == 0 ? 1 : x;
 }
 
-bool Cache::Rep::FitsCaps(const LeaseAccount& account, uint64_t bytes) const {
-  const auto fits = [bytes](const LeaseAccount& of) {
-    return of.bytes_max == 0 || of.leased_bytes + bytes <= of.bytes_max;
-  };
-  return fits(account) && (account.parent == nullptr || fits(*account.parent));
+uint64_t Cache::Rep::RoomToLease(const LeaseAccount& account) const {
+  if (account.exempt) return std::numeric_limits<uint64_t>::max();
+  const auto room = [](uint64_t cap, uint64_t leased) { return cap - std::min(cap, leased); };
+  uint64_t bytes = room(lease_bytes_max ? lease_bytes_max : capacity_bytes / 2, leased_bytes);
+  for (const LeaseAccount* of = &account; of != nullptr; of = of->parent) {
+    if (of->bytes_max != 0) bytes = std::min(bytes, room(of->bytes_max, of->leased_bytes));
+  }
+  return bytes;
 }
 
 void Cache::Rep::Charge(LeaseAccount* account, uint64_t bytes) {
@@ -67,9 +71,7 @@ std::vector<EntryId> Cache::Rep::TakeLease(LeaseId id) {
   KV_CHECK(it != leases.end());
   Lease lease = std::move(it->second);
   leases.erase(it);
-  auto of = leases_of.find(lease.account);
-  of->second.erase(id);
-  if (of->second.empty()) leases_of.erase(of);
+  leases_of.find(lease.account)->second.erase(id);  // an empty set stays until ReleaseAll
   Discharge(lease.account, lease.bytes);
   return std::move(lease.entries);
 }
@@ -104,56 +106,59 @@ AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> k
                              LeaseAccount* account, uint64_t request_id, int64_t hold_nanos) {
   KV_CHECK(keys.size() <= kMaxKeysPerCall);
   AcquireResult result;
-  std::vector<EntryId> leased;
-  std::array<EntryId, kKeysPerHold> ids;
+  if (keys.empty()) return result;
   Rep& r = *rep_;
+  Lease lease{account, {}, 0, 0};
   bool more = true;
-  for (size_t begin = 0; begin < keys.size() && more; begin += kKeysPerHold) {
-    MutexLock lock(&r.mutex);
-    const NamespaceRecord& ns = r.Record(handle);
+  for (size_t begin = 0; more; begin += kKeysPerHold) {
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
-    const size_t found = r.index->FindPrefix(ns.index, slice, ids.data());
-    const uint64_t bytes = r.SlotBytes(ns);
-    const uint64_t cap = r.lease_bytes_max ? r.lease_bytes_max : r.capacity_bytes / 2;
-    size_t granted = 0;
-    for (; granted < found; ++granted) {
-      const bool fits =
-          account->exempt || (r.leased_bytes + bytes <= cap && r.FitsCaps(*account, bytes));
-      if (!fits || !r.LeaseEntry(ids[granted])) {
-        result.over_lease_cap = true;
-        ++r.counters.lease_cap_refusals;
-        break;
-      }
-      r.Charge(account, bytes);
-      const IndexEntry& entry = r.index->Get(ids[granted]);
-      const SlotRef slot{entry.slot};
-      result.grants.push_back({slot, r.arena->ChunkId(slot), slot.offset(), entry.checksum});
-    }
+    MutexLock lock(&r.mutex);
+    const size_t granted =
+        r.GrantSlice(r.Record(handle), slice, request_id, hold_nanos > 0, &lease, &result);
+    more = granted == slice.size() && begin + slice.size() < keys.size();
+    if (more) continue;
     if (hold_nanos == 0) {
-      r.TouchFound(ns, std::span(ids.data(), granted), request_id);
-      r.counters.hit_blocks += granted;
-      r.counters.hit_bytes += granted * ns.info.block_bytes;
+      ++r.counters.acquires;
+      r.counters.miss_blocks += keys.size() - lease.entries.size();
     }
-    leased.insert(leased.end(), ids.begin(), ids.begin() + granted);
-    more = granted == slice.size();
+    if (lease.entries.empty()) break;
+    result.lease = r.next_lease++;
+    if (hold_nanos > 0) {
+      lease.hold_until = r.clock->NowNanos() + hold_nanos;
+      r.holds.emplace(lease.hold_until, result.lease);
+    }
+    r.leases_of[account].insert(result.lease);
+    r.leases.emplace(result.lease, std::move(lease));
   }
-  MutexLock lock(&r.mutex);
-  const NamespaceRecord& ns = r.Record(handle);
-  if (hold_nanos == 0) {
-    ++r.counters.acquires;
-    r.counters.miss_blocks += keys.size() - leased.size();
-  }
-  if (leased.empty()) return result;
-  result.lease = r.next_lease++;
-  Lease lease{account, std::move(leased), 0, 0};
-  lease.bytes = lease.entries.size() * r.SlotBytes(ns);
-  if (hold_nanos > 0) {
-    lease.hold_until = r.clock->NowNanos() + hold_nanos;
-    r.holds.emplace(lease.hold_until, result.lease);
-  }
-  r.leases_of[account].insert(result.lease);
-  r.leases.emplace(result.lease, std::move(lease));
   return result;
+}
+
+size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKey> keys,
+                              uint64_t request_id, bool hold, Lease* lease, AcquireResult* result) {
+  std::array<EntryId, kKeysPerHold> ids;
+  const size_t found = index->FindPrefix(ns.index, keys, ids.data());
+  const uint64_t bytes = SlotBytes(ns);
+  const size_t fitting = std::min<uint64_t>(found, RoomToLease(*lease->account) / bytes);
+  result->grants.reserve(result->grants.size() + fitting);
+  size_t granted = 0;
+  for (; granted < fitting && LeaseEntry(ids[granted]); ++granted) {
+    const IndexEntry& entry = index->Get(ids[granted]);
+    const SlotRef slot{entry.slot};
+    result->grants.push_back({slot, arena->ChunkId(slot), slot.offset(), entry.checksum});
+  }
+  if (granted < found) {
+    result->over_lease_cap = true;
+    ++counters.lease_cap_refusals;
+  }
+  Charge(lease->account, granted * bytes);
+  lease->bytes += granted * bytes;
+  lease->entries.insert(lease->entries.end(), ids.begin(), ids.begin() + granted);
+  if (!hold) {
+    TouchFound(ns, std::span(ids.data(), granted), request_id);
+    counters.hit_blocks += granted;
+    counters.hit_bytes += granted * ns.info.block_bytes;
+  }
+  return granted;
 }
 
 bool Cache::Release(LeaseId lease, LeaseAccount* account) {
@@ -182,6 +187,7 @@ void Cache::ReleaseAll(LeaseAccount* account) {
       std::vector<EntryId> of = rep_->TakeLease(id);
       entries.insert(entries.end(), of.begin(), of.end());
     }
+    rep_->leases_of.erase(it);
   }
   rep_->UnleaseInSlices(entries);
 }
