@@ -28,7 +28,7 @@ namespace {
 template <size_t kBytes>
 void CopyText(std::string_view text, char (&to)[kBytes]) {
   const size_t size = std::min(text.size(), kBytes - 1);
-  std::memcpy(to, text.data(), size);
+  if (size > 0) std::memcpy(to, text.data(), size);
   to[size] = '\0';
 }
 

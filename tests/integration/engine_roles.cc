@@ -37,7 +37,7 @@ bool Unpack(std::string_view packed, uint64_t* chain, GrantSet* grants) {
   if (packed.size() < sizeof(head)) return false;
   std::memcpy(&head, packed.data(), sizeof(head));
   packed.remove_prefix(sizeof(head));
-  if (packed.size() != head.items * sizeof(local::GrantItem)) return false;
+  if (head.items == 0 || packed.size() != head.items * sizeof(local::GrantItem)) return false;
   *chain = head.chain;
   *grants = {.incarnation = head.incarnation, .lease = head.lease, .block_bytes = head.block_bytes};
   grants->items.resize(head.items);
