@@ -86,12 +86,8 @@ void BindEngine(py::module_& module) {
            py::arg("ranks"), py::arg("name"), py::arg("staging_bytes"), py::arg("timeout"),
            py::arg("put_timeout"), py::arg("layers"), py::arg("pages"), py::arg("descriptor"),
            py::arg("threads") = 2, py::arg("verify") = true)
-      .def(
-          "use_salt",
-          [](EngineSide& self, const std::string& salt) {
-            OkOrRaise(WithoutGil([&] { return self.UseSalt(salt); }));
-          },
-          py::arg("client_salt"))
+      .def("use_salt", &EngineSide::UseSalt, py::call_guard<py::gil_scoped_release>(),
+           py::arg("client_salt"))
       .def(
           "wait_ready",
           [](EngineSide& self, double timeout) {

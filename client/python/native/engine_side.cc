@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<EngineSide>> EngineSide::Create(const Options& op
       BlockLoader::Create(WithFaults(SourceOf(side->load_client_.get()), side->faults_), loading));
   side->saver_ = std::make_unique<BlockSaver>(
       WithFaults(SinkOf(side->save_client_.get()), side->faults_, options.descriptor.block_bytes));
-  KV_RETURN_IF_ERROR(side->UseSalt(options.descriptor.client_salt));
+  KV_RETURN_IF_ERROR(side->OpenSpaces());
   return side;
 }
 
@@ -98,12 +98,18 @@ absl::Status EngineSide::WaitReady(int64_t timeout_nanos) {
   return load_client_->WaitReady(timeout_nanos);
 }
 
-absl::Status EngineSide::UseSalt(const std::string& client_salt) {
-  saver_->CancelQueued();
-  descriptor_.client_salt = client_salt;
+absl::Status EngineSide::OpenSpaces() {
   KV_ASSIGN_OR_RETURN(load_space_, load_client_->OpenNamespace(descriptor_));
   KV_ASSIGN_OR_RETURN(save_space_, save_client_->OpenNamespace(descriptor_));
   return absl::OkStatus();
+}
+
+void EngineSide::UseSalt(const std::string& client_salt) {
+  saver_->CancelQueued();
+  descriptor_.client_salt = client_salt;
+  spaces_ = OpenSpaces();
+  if (!spaces_.ok())
+    spaces_ = absl::FailedPreconditionError("the namespace could not be opened: " + Text(spaces_));
 }
 
 std::vector<int64_t> EngineSide::TensorPages(const std::vector<int64_t>& pages,
@@ -122,6 +128,7 @@ std::vector<int64_t> EngineSide::TensorPages(const std::vector<int64_t>& pages,
 absl::Status EngineSide::Load(const std::string& request, std::vector<BlockKey> keys,
                               GrantSet grants, const std::vector<int64_t>& pages,
                               uint64_t first_token, uint64_t end_token) {
+  KV_RETURN_IF_ERROR(spaces_);
   LoadJob job;
   job.id = next_id_;
   job.ns = load_space_;
@@ -165,6 +172,7 @@ std::vector<LoadEnd> EngineSide::Results(int64_t wait_nanos) {
 absl::StatusOr<size_t> EngineSide::Save(std::vector<BlockKey> keys, std::optional<BlockKey> parent,
                                         uint32_t first_depth, const std::vector<int64_t>& pages,
                                         uint64_t access) {
+  KV_RETURN_IF_ERROR(spaces_);
   SaveJob job;
   job.ns = save_space_;
   job.parent = parent;

@@ -64,8 +64,10 @@ class EngineSide {
   // staging.
   absl::Status WaitReady(int64_t timeout_nanos);
 
-  // Another namespace from now on; what was gathered and not yet sent is dropped.
-  absl::Status UseSalt(const std::string& client_salt);
+  // Another namespace from now on; what was gathered and not yet sent is dropped. When it cannot be
+  // opened, loads and saves are FailedPrecondition until another can: nothing goes into the one
+  // before.
+  void UseSalt(const std::string& client_salt);
 
   // Starts a load: tokens [first_token, end_token) of the blocks of `keys`, into `pages` that hold
   // just these. The load's end comes out of Results() once; an error here means that it did not
@@ -90,6 +92,7 @@ class EngineSide {
   std::vector<int64_t> TensorPages(const std::vector<int64_t>& pages,
                                    uint64_t skipped_tokens) const;
   void CountSaves();
+  absl::Status OpenSpaces();
 
   NamespaceDescriptor descriptor_;
   uint64_t split_ = 1;        // the tensors' pages a page of the engine
@@ -99,6 +102,7 @@ class EngineSide {
   const std::shared_ptr<FaultPlan> faults_ = std::make_shared<FaultPlan>();
   std::unique_ptr<Client> load_client_, save_client_;  // outlive what uses them
   ClientNamespace load_space_ = 0, save_space_ = 0;
+  absl::Status spaces_ = absl::OkStatus();  // of opening them
   std::unique_ptr<BlockLoader> loader_;
   std::unique_ptr<BlockSaver> saver_;
   uint64_t next_id_ = 1;

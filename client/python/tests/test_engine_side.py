@@ -219,3 +219,15 @@ def test_grants_of_a_daemon_that_is_gone_fail(request):
         rig.scheduler.wait_ready(20)
         rig.engine.load("r", keys, grants, [10, 11], 0, BLOCK)
         assert rig.result()[1]
+
+
+def test_a_namespace_that_cannot_be_opened_stops_saves_and_loads(daemon, request):
+    """More resets than a connection has namespaces: nothing may go into the one before."""
+    rig = Rig(daemon, request.node.name)
+    keys = kvarve.chain_keys(list(range(64)), BLOCK)
+    for salt in range(1100):
+        rig.engine.use_salt(f"{request.node.name} {salt}")
+    with pytest.raises(kvarve.Error) as caught:
+        rig.engine.save(keys, None, 0, [1, 2], 1)
+    assert caught.value.code == "FAILED_PRECONDITION"
+    assert rig.space.lookup(keys)[0] == 0
