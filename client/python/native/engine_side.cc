@@ -6,11 +6,15 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "storage/base/clock.h"
+#include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 #include "storage/block/layout.h"
 
 namespace kvarve::python {
 namespace {
+
+constexpr int64_t kComplaintNanos = 60'000'000'000;  // between two logs of failed saves
 
 absl::StatusOr<PagedTensor> TensorAt(const LayerTensor& layer, uint64_t offset) {
   const uint64_t begin = layer.address + offset, end = layer.storage + layer.storage_bytes;
@@ -174,6 +178,7 @@ absl::StatusOr<size_t> EngineSide::Save(std::vector<BlockKey> keys, std::optiona
                                         uint64_t access) {
   KV_RETURN_IF_ERROR(spaces_);
   SaveJob job;
+  job.id = next_id_++;
   job.ns = save_space_;
   job.parent = parent;
   job.first_depth = first_depth;
@@ -183,6 +188,7 @@ absl::StatusOr<size_t> EngineSide::Save(std::vector<BlockKey> keys, std::optiona
   job.page_ids = TensorPages(pages, 0);
   KV_ASSIGN_OR_RETURN(const SaveAnswer answer, saver_->Save(job));
   counts_.save_dropped_blocks += job.keys.size() - answer.blocks;
+  if (answer.blocks > 0) saves_.emplace(job.id, answer.blocks);
   return answer.blocks;
 }
 
@@ -192,9 +198,17 @@ void EngineSide::CountSaves() {
     for (const PutOutcome outcome : result.outcomes) {
       kept += outcome == PutOutcome::kStored || outcome == PutOutcome::kExists;
     }
+    const auto save = saves_.find(result.id);
     counts_.save_blocks += kept;
     counts_.save_bytes += kept * descriptor_.block_bytes;
-    counts_.save_failed_blocks += result.outcomes.size() - kept;
+    counts_.save_failed_blocks += save->second - kept;
+    saves_.erase(save);
+    const int64_t now = SystemClock::Get()->NowNanos();
+    if (!result.status.ok() && !absl::IsCancelled(result.status) &&
+        (complained_nanos_ == 0 || now - complained_nanos_ > kComplaintNanos)) {
+      complained_nanos_ = now;
+      KvLog(LogLevel::kWarning, "kvarve: a save failed", {{"why", Text(result.status)}});
+    }
   }
 }
 

@@ -107,6 +107,8 @@ class EngineSide {
   std::unique_ptr<BlockSaver> saver_;
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::string> requests_;  // of loads under way
+  std::unordered_map<uint64_t, size_t> saves_;          // under way: blocks taken
+  int64_t complained_nanos_ = 0;                        // when a failed save was logged last
   EngineCounts counts_;
 };
 

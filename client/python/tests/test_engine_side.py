@@ -197,6 +197,18 @@ def test_what_does_not_fit_is_refused(daemon, request, change):
     assert caught.value.code == "INVALID_ARGUMENT"
 
 
+def test_saves_that_fail_are_counted(request):
+    with Daemon(capacity="64MiB") as daemon:
+        rig = Rig(daemon, request.node.name, put_timeout=0.5)
+        keys = kvarve.chain_keys(list(range(256)), BLOCK)
+        daemon.pause()
+        try:
+            assert rig.save(keys, list(range(8))) == 4
+        finally:
+            daemon.resume()
+        assert rig.engine.take_counts() == {"save_failed_blocks": 4}
+
+
 def test_another_salt_is_another_namespace(daemon, request):
     rig = Rig(daemon, request.node.name)
     keys = kvarve.chain_keys(list(range(64)), BLOCK)
