@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/local/socket.h"
+#include "storage/base/abseil.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
 
@@ -201,8 +202,13 @@ absl::Status Connection::SendBy(std::string_view message, int64_t deadline_nanos
 }
 
 absl::Status Connection::Broken(const absl::Status& cause) {
+  cause_ = std::string(ToStd(cause.message()));
   Shutdown();
-  return absl::UnavailableError(absl::StrCat("the connection to kvarved ended: ", cause.message()));
+  return absl::UnavailableError(absl::StrCat("the connection to kvarved ended: ", cause_));
+}
+
+absl::Status Connection::Garbage(std::string_view what) {
+  return Broken(absl::UnavailableError(absl::StrCat("kvarved sent ", ToAbsl(what))));
 }
 
 absl::StatusOr<std::span<const uint8_t>> Connection::Call(std::string_view message, Type expected,
@@ -272,6 +278,9 @@ absl::Status Connection::TakeOther(const Header& header, std::span<const uint8_t
       return absl::OkStatus();
     }
     default:
+      if (header.request == 0 && header.type == static_cast<uint16_t>(Type::kError)) {
+        return local::ParseError(packet);  // of a message that the daemon could not read
+      }
       if (header.request == 0 || header.request > last_request_) {
         return Protocol("an answer to no request");
       }

@@ -60,7 +60,10 @@ class Connection {
   bool Drain();
 
   bool broken() const { return broken_; }
-  bool timed_out() const { return timed_out_; }  // the last Call
+  const std::string& cause() const { return cause_; }  // of its end, when it was not asked for
+  bool timed_out() const { return timed_out_; }        // the last Call
+  // The daemon sent what cannot be: ends the connection.
+  absl::Status Garbage(std::string_view what);
   // Ends the connection: the daemon sees it at once, chunks that no view holds are unmapped.
   void Shutdown();
 
@@ -105,6 +108,7 @@ class Connection {
   std::unordered_map<uint64_t, std::shared_ptr<StagingRegion>> unanswered_;
   int64_t receive_timeout_nanos_ = 0;
   bool broken_ = false;
+  std::string cause_;
   bool timed_out_ = false;
 };
 

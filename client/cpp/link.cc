@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "storage/base/abseil.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
 
@@ -64,7 +63,8 @@ void Link::Settle() {
     MutexLock lock(&state_mutex_);
     current_ = nullptr;
     connected_.store(false);
-    last_error_ = "the connection ended; connecting again";
+    last_error_ =
+        absl::StrCat("the connection ended (", connection_->cause(), "); connecting again");
     for (Entry& entry : namespaces_) entry.resolved = false;
   }
   connection_ = nullptr;
@@ -105,10 +105,7 @@ absl::StatusOr<std::span<const uint8_t>> Link::Turn::Call(
   return answer;
 }
 
-absl::Status Link::Turn::Garbage(std::string_view what) {
-  connection_.Shutdown();
-  return absl::UnavailableError(absl::StrCat("kvarved sent ", ToAbsl(what)));
-}
+absl::Status Link::Turn::Garbage(std::string_view what) { return connection_.Garbage(what); }
 
 // ---- Namespaces.
 

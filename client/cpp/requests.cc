@@ -24,7 +24,8 @@ std::string KeysMessage(Link::Turn& turn, Type type, const OpenNamespaceInfo& in
   body.ns = info.handle;
   body.keys = static_cast<uint32_t>(keys.size());
   body.key_bytes = info.key_bytes;
-  Builder builder(type, turn.connection().NextRequest());
+  Builder builder(type, turn.connection().NextRequest(),
+                  sizeof(body) + keys.size() * info.key_bytes);
   builder.Add(body).AddKeys(keys, info.key_bytes);
   return std::move(builder).Finish();
 }
@@ -139,7 +140,8 @@ absl::Status SendPut(Link::Turn& turn, ClientNamespace ns, const PutChain& chain
     body.flags = local::kHasParent;
     std::memcpy(body.parent, chain.parent->bytes.data(), info.key_bytes);
   }
-  Builder builder(Type::kPut, turn.connection().NextRequest());
+  Builder builder(Type::kPut, turn.connection().NextRequest(),
+                  sizeof(body) + keys.size() * (info.key_bytes + sizeof(uint64_t)));
   builder.Add(body).AddKeys(keys, info.key_bytes);
   for (size_t i = 0; i < keys.size(); ++i) {
     builder.Add(region->offset() + region_offset + i * info.block_bytes);

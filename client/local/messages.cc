@@ -89,7 +89,8 @@ void AddNamespace(Builder* builder, const NamespaceDescriptor& descriptor,
 
 // ---- Building.
 
-Builder::Builder(Type type, uint64_t request) {
+Builder::Builder(Type type, uint64_t request, size_t body_bytes) {
+  bytes_.reserve(sizeof(Header) + body_bytes);
   Header header;
   header.type = static_cast<uint16_t>(type);
   header.request = request;

@@ -223,7 +223,8 @@ inline std::optional<size_t> TailBytes(const ByeBody&) { return 0; }
 // ---- Building: a message is a byte string with its header in place.
 class Builder {
  public:
-  Builder(Type type, uint64_t request);
+  // `body_bytes`: how many are expected, to have the memory at once.
+  Builder(Type type, uint64_t request, size_t body_bytes = 0);
   template <typename Pod>
   Builder& Add(const Pod& pod) {
     return AddBytes(&pod, sizeof(pod));

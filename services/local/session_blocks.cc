@@ -123,7 +123,8 @@ absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
     known_chunk = grant.chunk_id;
     items.push_back({grant.chunk_id, grant.offset, grant.checksum});
   }
-  Builder builder(Type::kGrant, request);
+  Builder builder(Type::kGrant, request,
+                  sizeof(body) + result.grants.size() * sizeof(local::GrantItem));
   builder.Add(body).AddBytes(items.data(), items.size() * sizeof(items[0]));
   Counters::Add(counters_.granted_bytes, result.grants.size() * ns->block_bytes);
   Send(builder);
