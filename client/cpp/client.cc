@@ -84,11 +84,11 @@ uint64_t BlockSeed(const OpenNamespaceInfo& info, const BlockKey& key) {
 // Copies a block and compares what was copied with its checksum.
 bool CopyVerified(std::byte* to, const std::byte* from, uint64_t bytes, uint64_t seed,
                   uint64_t checksum) {
-  if (reinterpret_cast<uintptr_t>(to) % 64 == 0) {
-    return CopyAndChecksum(to, from, bytes, seed) == checksum;
-  }
-  std::memcpy(to, from, bytes);
-  return BlockChecksum(seed, to, bytes) == checksum;
+  // The bytes before the first aligned one go by themselves; the CRC goes on behind them.
+  const uint64_t head = std::min<uint64_t>(-reinterpret_cast<uintptr_t>(to) % 64, bytes);
+  std::memcpy(to, from, head);
+  const uint64_t crc = BlockChecksum(seed, to, head);
+  return CopyAndChecksum(to + head, from + head, bytes - head, crc) == checksum;
 }
 
 // Blocks of `chain` from `begin` on, at most `count`, as a chain of its own.
@@ -334,7 +334,8 @@ absl::StatusOr<std::vector<PutOutcome>> Client::Put(ClientNamespace ns, const Pu
     }
     KV_RETURN_IF_ERROR(staging.status());
     for (size_t i = 0; i < count; ++i) {
-      std::memcpy(staging->data() + i * known.block_bytes, sources[begin + i], known.block_bytes);
+      // Past this core's caches: the daemon may read it on another, for which dirty lines are far.
+      StreamCopy(staging->data() + i * known.block_bytes, sources[begin + i], known.block_bytes);
     }
     KV_ASSIGN_OR_RETURN(const std::vector<PutOutcome> piece,
                         PutStaged(ns, SubChain(chain, begin, count), *std::move(staging)));
