@@ -140,6 +140,8 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
   const uint64_t bytes = SlotBytes(ns);
   const size_t fitting = std::min<uint64_t>(found, RoomToLease(*lease->account) / bytes);
   result->grants.reserve(result->grants.size() + fitting);
+  // What touching will need, while the entries are read.
+  if (!hold) policy->PrefetchTouch(std::span(ids.data(), fitting));
   size_t granted = 0;
   for (; granted < fitting && LeaseEntry(ids[granted]); ++granted) {
     const IndexEntry& entry = index->Get(ids[granted]);
