@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -319,12 +320,16 @@ double GetRound(Plane* plane, ClientNamespace ns, const Shape& shape, SharedMemo
   return Median(std::move(speeds));
 }
 
-double BareStreamRound(const Shape& shape, SharedMemory* from, SharedMemory* to) {
+// Out of the same blocks, which the client leases and sees in place.
+double BareStreamRound(Plane* plane, ClientNamespace ns, const Shape& shape, SharedMemory* to) {
   std::vector<double> speeds;
-  for (size_t call = 0; call < kRoundBytes / shape.call_bytes(); ++call) {
+  for (uint64_t call = 0; call < kRoundBytes / shape.call_bytes(); ++call) {
+    const absl::StatusOr<View> view =
+        plane->client->client()->Acquire(ns, CallKeys(call, shape), /*request_id=*/0);
+    KV_CHECK(view.ok() && view->size() == shape.blocks);
     const double start = NowMicros();
     for (size_t block = 0; block < shape.blocks; ++block) {
-      StreamCopy(to->Next(shape.block_bytes), from->Next(shape.block_bytes), shape.block_bytes);
+      StreamCopy(to->Next(shape.block_bytes), view->block(block), shape.block_bytes);
     }
     speeds.push_back(GigabytesPerSecond(shape.call_bytes(), NowMicros() - start));
   }
@@ -332,21 +337,28 @@ double BareStreamRound(const Shape& shape, SharedMemory* from, SharedMemory* to)
 }
 
 // The bare loops' memory. How fast a copy is depends on which physical pages the kernel gave (by a
-// quarter on the development machine, without huge pages), so the bare loops get theirs in turns
-// with the arena, and share the client's staging and buffers with it.
+// quarter on the development machine, without huge pages). So the bare put has three arenas, whose
+// pages were taken before, in turns with and after those of the daemon's, and uses them round by
+// round; it shares the client's staging. The bare get reads the daemon's own arena.
 struct BareMemory {
-  SharedMemory arena{kRoundBytes};
+  SharedMemory arenas[3]{SharedMemory(kRoundBytes), SharedMemory(kRoundBytes),
+                         SharedMemory(kRoundBytes)};
   SharedMemory buffers{BenchClient::kStagingBytes};
+  size_t round = 0;
+
+  SharedMemory* NextArena() { return &arenas[round++ % std::size(arenas)]; }
 };
 
 // Makes the pages of the arena present: fills it and empties it again.
 void WarmArena(Plane* plane, BareMemory* bare) {
   const Shape shape{8, kMiB, 0, {}};
+  bare->arenas[0].Touch(kRoundBytes);
   const ClientNamespace ns = plane->client->Open(shape.block_bytes, "warm");
   for (uint64_t call = 0; call < kCapacity / shape.call_bytes(); ++call) {
     plane->client->Fill(ns, CallKeys(call, shape), shape.blocks);
-    bare->arena.Touch(shape.call_bytes());
+    bare->arenas[1].Touch(shape.call_bytes());
   }
+  bare->arenas[2].Touch(kRoundBytes);
   bare->buffers.Touch(BenchClient::kStagingBytes);
   plane->client->Invalidate(ns);
 }
@@ -362,9 +374,23 @@ void CopyRows(BenchTable* table, Plane* plane, BareMemory* bare, const Shape& sh
                  .unit = "GB/s",
                  .better = Better::kHigher};
   put.mine = [&] { return PutRound(plane, ns, shape); };
-  put.bare = [&] { return BareCopyRound(plane, shape, &bare->arena); };
+  put.bare = [&] { return BareCopyRound(plane, shape, bare->NextArena()); };
   if (gated) put.gate = shape.put_gate;
   table->Compare(put);
+  if (shape.blocks == 1) {
+    // What a daemon that does nothing but copy could reach: a bare round trip and the copy.
+    BarePing ping(sizeof(local::Header) + sizeof(local::KeysBody) + 32 + 8,
+                  sizeof(local::Header) + sizeof(local::PutReplyBody) + 1);
+    KV_CHECK(PinProcess(ping.pid(), placement.daemon_cpu).ok());
+    put.name = absl::StrFormat("local/put_to_ping_and_copy/%s/%s", shape.Text(), placement.name);
+    put.bare = [&] {
+      const double bytes = static_cast<double>(shape.call_bytes());
+      const double copy_micros = bytes / 1e3 / BareCopyRound(plane, shape, bare->NextArena());
+      return GigabytesPerSecond(bytes, copy_micros + PingMicros(&ping));
+    };
+    put.gate.reset();
+    table->Compare(put);
+  }
 
   for (uint64_t call = 0; call < kRoundBytes / shape.call_bytes(); ++call) {
     plane->client->Fill(ns, CallKeys(call, shape), shape.blocks);
@@ -375,7 +401,7 @@ void CopyRows(BenchTable* table, Plane* plane, BareMemory* bare, const Shape& sh
                    .unit = "GB/s",
                    .better = Better::kHigher};
     get.mine = [&] { return GetRound(plane, ns, shape, &bare->buffers, verify); };
-    get.bare = [&] { return BareStreamRound(shape, &bare->arena, &bare->buffers); };
+    get.bare = [&] { return BareStreamRound(plane, ns, shape, &bare->buffers); };
     if (gated && !verify) get.gate = shape.get_gate;
     table->Compare(get);
   }
@@ -385,7 +411,9 @@ void CopyRows(BenchTable* table, Plane* plane, BareMemory* bare, const Shape& sh
 void BigBlockRows(BenchTable* table) {
   std::vector<std::string> whats;
   for (const Shape& shape : kShapes) {
-    for (const char* what : {"put/", "get/", "get_verified/"}) whats.push_back(what + shape.Text());
+    for (const char* what : {"put/", "put_to_ping_and_copy/", "get/", "get_verified/"}) {
+      whats.push_back(what + shape.Text());
+    }
   }
   if (!WantsAny(table, "local/", whats)) return;
   auto plane =
