@@ -224,7 +224,8 @@ void CheckPython(const Json& answer, Findings* findings) {
   if (vllm.empty() || vllm == "null") {
     Add(findings, "vLLM", Level::kWarning, "not installed in this Python",
         "name the engine's: --python PATH");
-  } else if (!known.empty() && vllm != known) {
+  } else if (!known.empty() &&
+             vllm.substr(0, vllm.find('+')) != known) {  // "+cpu" is a build, not a version
     Add(findings, "vLLM", Level::kWarning, vllm + "; the connector was written for " + known,
         "it runs when nothing that it uses has changed, and is passive, with the reason in the "
         "log, otherwise");

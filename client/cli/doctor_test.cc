@@ -177,6 +177,11 @@ TEST_F(DoctorTest, PythonPackages) {
     Expect(findings_, check, Level::kOk);
 
   findings_.clear();
+  answer["vllm"] = "0.32.0+cpu";
+  CheckPython(answer, &findings_);
+  Expect(findings_, "vLLM", Level::kOk);
+
+  findings_.clear();
   answer["vllm"] = "0.33.0";
   answer["plugin"] = false;
   answer["kvarve"] = "7.0.0";

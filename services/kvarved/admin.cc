@@ -147,8 +147,12 @@ absl::StatusOr<Json> Namespaces(const Call& call) {
   }
   const std::vector<NamespaceInfo> all = call.cache.Namespaces();
   Json list = Json::array();
+  size_t bytes = 0;
   for (size_t i = offset; i < all.size() && list.size() < kNamespacesPerAnswer; ++i) {
-    list.push_back(NamespaceJson(all[i]));
+    Json ns = NamespaceJson(all[i]);
+    bytes += Dump(ns).size();
+    if (bytes > kNamespaceBytesPerAnswer && !list.empty()) break;
+    list.push_back(std::move(ns));
   }
   return Json{{"total", all.size()}, {"namespaces", std::move(list)}};
 }

@@ -1,7 +1,7 @@
 // What `kvarve` asks of a daemon: one JSON object in, one out (docs/operations.md).
 //
 //   {"op": "status"}       {"op": "stats"}
-//   {"op": "namespaces", "offset": 0}                     at most kNamespacesPerAnswer an answer
+//   {"op": "namespaces", "offset": 0}                     what fits an answer, and the total
 //   {"op": "resize", "capacity": "2GiB" | "50%" | bytes}
 //   {"op": "invalidate", "ns": HEX | "model": NAME | "all": true}
 //
@@ -24,6 +24,8 @@
 namespace kvarve {
 
 inline constexpr size_t kNamespacesPerAnswer = 256;
+// An answer has to fit a message of the plane; names are as long as clients made them.
+inline constexpr size_t kNamespaceBytesPerAnswer = 128 * 1024;
 
 // What only the running parts know.
 struct LiveState {

@@ -105,6 +105,21 @@ TEST_F(AdminTest, NamespacesComeInPages) {
   EXPECT_EQ(Do({{"op", "namespaces"}, {"offset", 1u << 30}})["namespaces"].size(), 0u);
 }
 
+// Names of control characters take six bytes each in JSON.
+TEST_F(AdminTest, LongNamesMakeShorterPages) {
+  for (int i = 0; i < 40; ++i) Open(std::string(1000, '\x01') + std::to_string(i));
+  size_t seen = 0, pages = 0;
+  while (seen < 40 && pages < 40) {
+    const Json page = Do({{"op", "namespaces"}, {"offset", seen}});
+    EXPECT_LE(page.dump().size(), kNamespaceBytesPerAnswer + 1000);
+    ASSERT_GT(page["namespaces"].size(), 0u);
+    seen += page["namespaces"].size();
+    ++pages;
+  }
+  EXPECT_EQ(seen, 40u);
+  EXPECT_GT(pages, 1u);
+}
+
 TEST_F(AdminTest, ResizeBothWays) {
   Put(Open("m"), 100);
   Json answer = Do({{"op", "resize"}, {"capacity", "64MiB"}});
