@@ -33,8 +33,9 @@ def start(daemon):
     def start_engine(settings=None, **options):
         while running:
             running.pop().close()
-        running.append(Engine({"endpoint": daemon.endpoint, "strict": True, "faults": True, **(settings or {})},
-                              **options))
+        # A lookup waits long: on a busy machine a miss for want of time would look like a fault of the cache.
+        defaults = {"endpoint": daemon.endpoint, "strict": True, "faults": True, "lookup_timeout_ms": 5000}
+        running.append(Engine({**defaults, **(settings or {})}, **options))
         return running[-1]
 
     yield start_engine
