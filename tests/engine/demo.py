@@ -18,10 +18,11 @@ PREFIX_TOKENS, TAIL_TOKENS, NEW_TOKENS, REPETITIONS = 2048, 32, 16, 5
 KV_BYTES_PER_TOKEN = 23_040  # of SmolLM2-135M in bf16
 
 
-def start_engine(endpoint: str, model: str) -> EngineProcess:
+def start_engine(build: str, endpoint: str, model: str) -> EngineProcess:
     start = time.monotonic()
     print("starting vLLM ...", flush=True)
-    engine = EngineProcess(sys.executable, settings={"endpoint": endpoint}, model=model)
+    engine = EngineProcess(sys.executable, settings={"endpoint": endpoint}, model=model,
+                           environment={"PYTHONPATH": os.path.join(build, "python")})
     # The first request of a process pays once for kernels and threads: it is not the cache's to save.
     warm_up = engine.call("prompts", tokens=PREFIX_TOKENS + TAIL_TOKENS, count=1)["prompts"][0]
     engine.call("ask", prompt=warm_up[::-1], skip_read=True, skip_write=True)
@@ -48,14 +49,14 @@ def run_pass(engine: EngineProcess, name: str, prompts: list[list[int]], expect_
     return Pass(name, samples, expect_loaded)
 
 
-def run(daemon: Daemon, model: str) -> list[Pass]:
-    engine = start_engine(daemon.endpoint, model)
+def run(daemon: Daemon, build: str, model: str) -> list[Pass]:
+    engine = start_engine(build, daemon.endpoint, model)
     try:
         prompts = engine.call("prompts", tokens=PREFIX_TOKENS + TAIL_TOKENS, count=REPETITIONS)["prompts"]
         passes = [run_pass(engine, "cold", prompts, False), run_pass(engine, "warm, same engine", prompts, True)]
         print("the engine is killed (SIGKILL)", flush=True)
         engine.kill()
-        engine = start_engine(daemon.endpoint, model)
+        engine = start_engine(build, daemon.endpoint, model)
         passes.append(run_pass(engine, "warm, new engine", prompts, True))
         daemon.cli("invalidate", "--all", "--yes")
         passes.append(run_pass(engine, "after invalidate", prompts[:1], False))
@@ -69,9 +70,10 @@ def main() -> int:
     parser.add_argument("--build", required=True)
     parser.add_argument("--model", required=True)
     args = parser.parse_args()
-    with Daemon(capacity="1GiB", build=os.path.abspath(args.build)) as daemon:
+    build = os.path.abspath(args.build)
+    with Daemon(capacity="1GiB", build=build) as daemon:
         print(f"kvarved runs (pid {daemon.pid}, {daemon.endpoint})", flush=True)
-        passes = run(daemon, os.path.abspath(args.model))
+        passes = run(daemon, build, os.path.abspath(args.model))
         print_passes(passes)
     found = failures(passes, prefix_tokens=PREFIX_TOKENS, speedup_min=10, share_max=0.040)
     for line in found:
