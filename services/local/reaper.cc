@@ -194,7 +194,8 @@ SessionEnd Reaper::End(const RecordPtr& record, SessionEnd how) {
   Released released;
   UniqueFd socket;
   // From before anybody may let go of them.
-  if (how != SessionEnd::kBye) record->holds_leases = cache_->Quarantine(&record->account) > 0;
+  const bool leased = how != SessionEnd::kBye && cache_->Quarantine(&record->account) > 0;
+  record->holds_leases = leased;
   {
     MutexLock lock(&mutex_);
     const ProcessPtr process = record->process;
@@ -230,8 +231,11 @@ SessionEnd Reaper::End(const RecordPtr& record, SessionEnd how) {
     changed_.notify_all();
   }
   Finish(released);
-  socket
-      .reset();  // a client that sees the end knows that its leases have ended (or are quarantined)
+  // The cache knows an account from its first lease until this, though none is left.
+  if (!leased) cache_->ReleaseAll(&record->account);
+  cache_->ReleaseAll(&record->copies);
+  // A client that sees the end knows that its leases have ended (or are quarantined).
+  socket.reset();
   Wake();
   return how;
 }
