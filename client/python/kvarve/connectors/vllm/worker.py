@@ -16,7 +16,6 @@ logger = init_logger("vllm.kvarve.worker")
 
 IDLE_WAIT_SECONDS = 0.002  # of a step that computes nothing while transfers run
 SHUTDOWN_SECONDS = 2.0
-LOAD_FAULTS, SAVE_FAULTS = ("fail_load", "delay_load_ms"), ("flip_save",)
 
 
 class Worker:
@@ -63,16 +62,16 @@ class Worker:
     def _load(self, load: Job) -> None:
         if (grants := load.grants[self.rank]) is None:
             raise ValueError("blocks that were found are gone")
-        self._inject(load.fault, load.part, LOAD_FAULTS)
+        self._inject(load.fault, load.part, "load")
         skipped = load.part.first * self.descriptor["block_tokens"]
         self.engine.load(load.req_id, load.part.keys, grants, load.part.pages,
                          load.first_token - skipped, load.end_token - skipped)
 
-    def _inject(self, fault: dict, part: Part, kinds: tuple[str, ...]) -> None:
-        """Faults of a test: {"fail_load": block, "flip_save": block, "delay_load_ms": ms}."""
+    def _inject(self, fault: dict, part: Part, step: str) -> None:
+        """Faults of a test: {"fail_load": block, "delay_load_ms": ms, "flip_save": block}."""
         for kind, value in fault.items():
             block = part.first if kind == "delay_load_ms" else value
-            if kind in kinds and part.first <= block < part.last:
+            if step in kind and part.first <= block < part.last:
                 self.engine.inject(kind.removesuffix("_ms"), part.keys[block - part.first],
                                    value / 1e3)
 
@@ -80,7 +79,7 @@ class Worker:
         for save in meta.saves:
             part = save.part
             try:
-                self._inject(save.fault, part, SAVE_FAULTS)
+                self._inject(save.fault, part, "save")
                 taken = self.engine.save(part.keys, part.parent, part.first, part.pages, save.access)
             except Error as error:
                 logger.warning("kvarve: a save of %s failed: %s", save.req_id, error)
