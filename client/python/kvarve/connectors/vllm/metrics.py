@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import REGISTRY, Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorPromMetrics, KVConnectorStats)
 
@@ -37,9 +37,17 @@ class Stats(KVConnectorStats):
         return dict(self.data)
 
 
+def _forget_earlier_engine() -> None:
+    """vLLM does this for its own metrics: a process may make one engine after another."""
+    for collector in list(REGISTRY._collector_to_names):
+        if getattr(collector, "_name", "").startswith("kvarve_connector_"):
+            REGISTRY.unregister(collector)
+
+
 class PromMetrics(KVConnectorPromMetrics):
     def __init__(self, config, types, labels, engines):
         super().__init__(config, types, labels, engines)
+        _forget_earlier_engine()
         self.metrics = {
             name: types[kind](name="kvarve_connector_" + name, documentation=text,
                               labelnames=labels + ["reason"] * (name in _REASONS))
