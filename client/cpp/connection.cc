@@ -331,7 +331,6 @@ void Connection::Shutdown() {
   fds_.clear();
   pools_.Clear();
   unanswered_.clear();
-  outbox_->End();
 }
 
 }  // namespace kvarve::client

@@ -64,7 +64,8 @@ class Connection {
   bool timed_out() const { return timed_out_; }        // the last Call
   // The daemon sent what cannot be: ends the connection.
   absl::Status Garbage(std::string_view what);
-  // Ends the connection: the daemon sees it at once, chunks that no view holds are unmapped.
+  // Ends the connection: the daemon sees it at once, chunks that no view holds are unmapped. Leaves
+  // Outbox::End to the link: this may happen inside of Outbox::Flush.
   void Shutdown();
 
   // THREADS: any, below.

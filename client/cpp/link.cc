@@ -57,6 +57,7 @@ void Link::Settle() {
     outbox_->Flush([this](std::string_view message) { return connection_->SendOnly(message); });
     if (!connection_->broken()) return;
   }
+  outbox_->End();
   breaker_.Answered();  // a new connection is asked afresh
   MirrorBreaker();
   {

@@ -96,6 +96,7 @@ void Link::Stop() {
         .IgnoreError();
   }
   connection_->Shutdown();
+  outbox_->End();
   connection_ = nullptr;
   connected_.store(false);
   MutexLock state_lock(&state_mutex_);

@@ -56,7 +56,8 @@ class Outbox {
   // Ends such a lease, or any other lease of the current session.
   void EndById(uint64_t lease);
 
-  // Sends what is owed through `send`, until it fails: the rest stays owed.
+  // Sends what is owed through `send`, until it fails: the rest stays owed. `send` must not call
+  // this outbox.
   void Flush(const std::function<absl::Status(std::string_view)>& send);
   // A hint: something is owed.
   bool empty() const { return owed_.load(std::memory_order_relaxed) == 0; }

@@ -3,12 +3,17 @@
 #include "client/cpp/pool_map.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "client/cpp/connection.h"
+#include "client/cpp/endpoint.h"
 #include "client/cpp/fake_daemon_testing.h"
 #include "client/local/messages.h"
 
@@ -151,6 +156,28 @@ TEST(Outbox, WhatCannotBeSentStaysOwed) {
   EXPECT_FALSE(outbox.empty());
   EXPECT_EQ(FlushAll(outbox).types,
             (std::vector{local::Type::kRelease, local::Type::kPoolDropped}));
+}
+
+// Nobody has noticed yet that the daemon is gone: the send does, and ends the connection, while the
+// outbox is being emptied.
+TEST(Outbox, ASendMayFindThatTheConnectionHasEnded) {
+  char folder[] = "/tmp/kvarve-outbox-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string path = std::string(folder) + "/s";
+  auto daemon = std::make_unique<FakeDaemon>(path, FakeDaemon::Options());
+  const auto outbox = std::make_shared<Outbox>();
+  Connection::Params params;
+  params.endpoint = *ParseEndpoint("unix://" + path);
+  params.timeout_nanos = 60'000'000'000;
+  const absl::StatusOr<std::unique_ptr<Connection>> connection =
+      Connection::Connect(params, outbox);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  outbox->EndLease((*connection)->session().get(), 7);
+  daemon = nullptr;
+  outbox->Flush([&](std::string_view message) { return (*connection)->SendOnly(message); });
+  EXPECT_TRUE((*connection)->broken());
+  EXPECT_FALSE(outbox->empty());  // until the link has seen it
+  ::rmdir(folder);
 }
 
 TEST(Outbox, ByeWaitsForTheLastUserAndNamesTheSession) {
