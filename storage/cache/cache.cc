@@ -29,6 +29,7 @@ Cache::Rep::Rep(const CacheOptions& options)
       incarnation(RandomWord()),
       index(
           std::make_unique<Index>(options.seed ? options.seed : RandomWord(), options.max_entries)),
+      next_lease(RandomWord() >> 1 | 1),
       lease_bytes_max(options.lease_bytes_max),
       capacity_bytes(options.arena.capacity_bytes) {
   for (uint32_t i = kMaxNamespaces; i-- > 0;)

@@ -68,7 +68,7 @@ struct LeaseAccount {
   bool quarantined = false;
 };
 
-using LeaseId = uint64_t;  // never reused within one incarnation; 0 is none
+using LeaseId = uint64_t;  // never reused, by a later incarnation neither; 0 is none
 
 struct Grant {
   SlotRef slot;

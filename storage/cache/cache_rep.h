@@ -118,7 +118,9 @@ struct Cache::Rep {
   std::priority_queue<std::pair<int64_t, LeaseId>, std::vector<std::pair<int64_t, LeaseId>>,
                       std::greater<>>
       holds;
-  LeaseId next_lease = 1;
+  // Begins anywhere: a client that outlives a daemon releases at its successor what it had leased
+  // of the predecessor, and that must be nobody's lease there.
+  LeaseId next_lease;
   uint64_t lease_bytes_max = 0;  // 0: half of the capacity
   uint64_t capacity_bytes = 0;
   uint64_t leased_bytes = 0;  // all accounts

@@ -255,6 +255,24 @@ TEST_F(CacheTest, HoldsEndByThemselves) {
   EXPECT_FALSE(cache_->Release(hold.lease, &account_));
 }
 
+// A client that outlives a daemon releases at the next one what it had leased of the one before.
+TEST_F(CacheTest, LeasesOfAnotherIncarnationAreNobodys) {
+  std::vector<LeaseId> leases;
+  std::unique_ptr<Cache> earlier;
+  for (int incarnation = 0; incarnation < 2; ++incarnation) {
+    earlier = std::move(cache_);
+    Make(32 * kMiBytes);
+    const NamespaceInfo ns = Open("t", kMiBytes);
+    const auto keys = Chain(1, 1);
+    Put(ns, keys, 1);
+    for (int i = 0; i < 8; ++i) {
+      leases.push_back(cache_->Acquire(ns.handle, keys, &account_, 0).lease);
+    }
+  }
+  for (int i = 0; i < 8; ++i) EXPECT_FALSE(cache_->Release(leases[i], &account_));
+  for (int i = 8; i < 16; ++i) EXPECT_TRUE(cache_->Release(leases[i], &account_));
+}
+
 // The second access of a request to a block does not make it more recent; lookups and holds never
 // do.
 TEST_F(CacheTest, AnAccessIsOnceARequest) {
