@@ -442,6 +442,9 @@ std::byte* Arena::Data(SlotRef slot) const {
 
 uint64_t Arena::ChunkId(SlotRef slot) const { return rep_->ChunkOf(slot)->id; }
 PoolId Arena::Pool(SlotRef slot) const { return rep_->ChunkOf(slot)->pool; }
+bool Arena::IsRetiring(SlotRef slot) const {
+  return rep_->ChunkOf(slot)->state == ChunkState::kRetiring;
+}
 
 std::vector<uint32_t> Arena::OwnersInExtent(SlotRef slot) const {
   std::vector<uint32_t> owners;

@@ -110,6 +110,7 @@ class Arena {
   std::byte* Data(SlotRef slot) const;
   uint64_t ChunkId(SlotRef slot) const;
   PoolId Pool(SlotRef slot) const;
+  bool IsRetiring(SlotRef slot) const;  // its chunk goes with its last slot
 
   // Owners of all slots in use in the extent (or chunk) of `slot`: what has to go to free it whole.
   std::vector<uint32_t> OwnersInExtent(SlotRef slot) const;

@@ -273,6 +273,25 @@ TEST_F(CacheTest, LeasesOfAnotherIncarnationAreNobodys) {
   for (int i = 8; i < 16; ++i) EXPECT_TRUE(cache_->Release(leases[i], &account_));
 }
 
+// A put that is copying while its chunk is given up stores nothing there: nothing would ever push
+// it out.
+TEST_F(CacheTest, AShrinkIsDoneThoughPutsAreUnderWay) {
+  Make(128 * kMiBytes, 32 * kMiBytes);
+  const NamespaceInfo ns = Open("t", kMiBytes);
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<bool> stop{false};
+    std::thread writer([&] {
+      for (int i = 0; !stop; ++i) Put(ns, Chain(i % 50, 32), 1);
+    });
+    while (cache_->Stats().arena.used_bytes < 96 * kMiBytes) std::this_thread::yield();
+    EXPECT_EQ(cache_->Resize(32 * kMiBytes), absl::OkStatus());
+    stop = true;
+    writer.join();
+    EXPECT_LE(cache_->Stats().arena.chunk_bytes, 32 * kMiBytes) << "round " << round;
+    EXPECT_EQ(cache_->Resize(128 * kMiBytes), absl::OkStatus());
+  }
+}
+
 // The second access of a request to a block does not make it more recent; lookups and holds never
 // do.
 TEST_F(CacheTest, AnAccessIsOnceARequest) {

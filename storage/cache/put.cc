@@ -113,6 +113,7 @@ class PutCall {
     return i;
   }
 
+  // False: no space; the slot is freed by the caller.
   bool PublishOne(size_t i, SlotRef slot, uint64_t checksum, size_t begin) {
     const EntryId found = r_.index->Find(ns_.index, request_.keys[i]);
     if (found != kNoEntry) {  // another put was first
@@ -121,12 +122,14 @@ class PutCall {
       Exists(i, found, begin);
       return true;
     }
+    // Its chunk was given up during the copy: a block in it would keep it.
+    if (r_.arena->IsRetiring(slot)) return false;
     const BlockKey* parent = i > 0             ? &request_.keys[i - 1]
                              : request_.parent ? &*request_.parent
                                                : nullptr;
     const uint32_t depth = request_.first_depth + static_cast<uint32_t>(i);
     auto id = r_.index->Insert(ns_.index, request_.keys[i], parent, depth, slot.packed, checksum);
-    if (!id.ok()) return false;  // the index is full; the slot is freed by the caller
+    if (!id.ok()) return false;  // the index is full
     r_.arena->SetOwner(slot, *id);
     const IndexEntry& entry = r_.index->Get(*id);
     r_.policy->OnInsert(*id, {depth, ns_.info.block_bytes, request_.recompute_us, ns_.group},
