@@ -237,6 +237,17 @@ TEST_F(CacheTest, TenantsGetTheirShare) {
   EXPECT_EQ(stats.pools[1].chunk_bytes, 128 * kMiBytes);
 }
 
+// Fewer chunks than tenants: who came first keeps its blocks, nobody's put empties another's chunk.
+TEST_F(CacheTest, AChunkDoesNotWander) {
+  Make(64 * kMiBytes, 32 * kMiBytes);
+  const NamespaceInfo a = Open("a", kMiBytes), b = Open("b", kMiBytes), c = Open("c", kMiBytes);
+  EXPECT_THAT(Put(a, Chain(1, 4), 1), Each(PutResult::kStored));
+  EXPECT_THAT(Put(b, Chain(1, 4), 1), Each(PutResult::kStored));
+  EXPECT_EQ(Put(c, Chain(1, 4), 1)[0], PutResult::kRejectedNoSpace);
+  EXPECT_EQ(cache_->Lookup(a.handle, Chain(1, 4)), 4u);
+  EXPECT_EQ(cache_->Lookup(b.handle, Chain(1, 4)), 4u);
+}
+
 TEST_F(CacheTest, HoldsEndByThemselves) {
   Make(32 * kMiBytes);
   const NamespaceInfo ns = Open("t", kMiBytes);

@@ -86,13 +86,14 @@ bool Cache::Rep::StealChunk(PoolId pool) {
   // it any more.
   if (pools.size() < 2 || !arena->Dropped().empty()) return false;
   const uint64_t share = capacity_bytes / pools.size();
-  uint64_t own = 0, most = share;
+  uint64_t own = 0, most = share, chunk_bytes = 0;
   PoolId richest = pool;
   for (const auto& [tenant, candidate] : pools) {
     uint64_t bytes = 0;
     for (const ChunkInfo& chunk : arena->Chunks(candidate)) {
       if (chunk.state == ChunkState::kRetiring) return false;
       bytes += chunk.bytes;
+      chunk_bytes = std::max(chunk_bytes, chunk.bytes);
     }
     if (candidate == pool) {
       own = bytes;
@@ -101,6 +102,8 @@ bool Cache::Rep::StealChunk(PoolId pool) {
     }
   }
   if (richest == pool || own >= share) return false;
+  // With fewer chunks than pools a chunk would only wander: it moves when that brings them closer.
+  if (most < own + 2 * chunk_bytes) return false;
   const EntryId oldest = OldestVictim(richest, UINT32_MAX);
   if (oldest == kNoEntry) return false;
   const uint32_t chunk = SlotRef{index->Get(oldest).slot}.chunk_index();
