@@ -192,10 +192,12 @@ def test_calls_let_other_threads_run(daemon):
 
         thread = threading.Thread(target=tick)
         thread.start()
+        begin, ticks_before = time.monotonic(), len(ticks)
         with pytest.raises(kvarve.Error):
             space.lookup(keys)
+        waited, ticks_during = time.monotonic() - begin, len(ticks) - ticks_before
         done.set()
         thread.join()
-        assert len(ticks) > 3
+        assert waited < 0.5 or ticks_during > 0  # a call that holds the interpreter lets none happen
     finally:
         daemon.resume()

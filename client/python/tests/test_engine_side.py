@@ -206,7 +206,10 @@ def test_saves_that_fail_are_counted(request):
             assert rig.save(keys, list(range(8))) == 4
         finally:
             daemon.resume()
-        assert rig.engine.take_counts() == {"save_failed_blocks": 4}
+        deadline, counts = time.monotonic() + WAIT_SECONDS_MAX, {}
+        while not counts and time.monotonic() < deadline:
+            counts = rig.engine.take_counts()
+        assert counts == {"save_failed_blocks": 4}
 
 
 def test_another_salt_is_another_namespace(daemon, request):

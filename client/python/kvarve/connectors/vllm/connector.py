@@ -35,8 +35,7 @@ class KvarveConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config, role, kv_cache_config):
         super().__init__(vllm_config, role, kv_cache_config)
         self.settings = reader.read(Settings, self._kv_transfer_config.kv_connector_extra_config)
-        self.scheduler: Scheduler | None = None
-        self.worker: Worker | None = None
+        self.scheduler = self.worker = None  # the half of this process; none: passive
         self.told: dict[str, float] = {}  # gauges, as they were given to the metrics
         differs, self.same_version = identity.version_difference()
         self.passive = differs or identity.passive_reason(vllm_config, kv_cache_config)

@@ -15,7 +15,6 @@ COUNTERS = {
     "save_failed_blocks": "Blocks that kvarve refused or did not answer.",
     "bypass": "Requests neither read nor written, by reason."}
 GAUGES = {"pending_saves": "Saves not yet answered.", "passive": "1: unused, for this reason."}
-_REASONS = ("bypass", "passive")
 
 
 class Stats(KVConnectorStats):
@@ -37,26 +36,21 @@ class Stats(KVConnectorStats):
         return dict(self.data)
 
 
-def _forget_earlier_engine() -> None:
-    """vLLM does this for its own metrics: a process may make one engine after another."""
-    for collector in list(REGISTRY._collector_to_names):
-        if getattr(collector, "_name", "").startswith("kvarve_connector_"):
-            REGISTRY.unregister(collector)
-
-
 class PromMetrics(KVConnectorPromMetrics):
     def __init__(self, config, types, labels, engines):
         super().__init__(config, types, labels, engines)
-        _forget_earlier_engine()
+        for collector in list(REGISTRY._collector_to_names):  # as vLLM does with its own: of an
+            if getattr(collector, "_name", "").startswith("kvarve_connector_"):  # engine before
+                REGISTRY.unregister(collector)
         self.metrics = {
             name: types[kind](name="kvarve_connector_" + name, documentation=text,
-                              labelnames=labels + ["reason"] * (name in _REASONS))
+                              labelnames=labels + ["reason"] * (name in ("bypass", "passive")))
             for kind, table in ((Counter, COUNTERS), (Gauge, GAUGES))
             for name, text in table.items()}
 
     def observe(self, data: dict[str, Any], engine_idx: int = 0) -> None:
         for key, value in data.items():
             name, _, reason = key.partition("|")
-            labels = [*self.per_engine_labelvalues[engine_idx], *filter(None, [reason])]
-            metric = self.metrics[name].labels(*labels)
+            metric = self.metrics[name].labels(*self.per_engine_labelvalues[engine_idx],
+                                               *filter(None, [reason]))
             metric.set(value) if name in GAUGES else metric.inc(value)

@@ -60,7 +60,7 @@ class Scheduler:
         self.counts: Counter = Counter()
         self.pending: dict[Rank, int] = {}
         self.progress_at = time.monotonic()
-        self.resets, self.salt = 0, ""
+        self.salt = ""  # of the namespaces
         if config.weight_transfer_config is not None:
             self.reset_cache()
 
@@ -203,8 +203,7 @@ class Scheduler:
     def reset_cache(self) -> bool:
         """From now on the namespace is this engine's own: the weights may be others."""
         if self.settings.on_reset == "isolate":
-            self.resets += 1
-            self.salt = f"{self.engine_id}/{self.resets}/{secrets.token_hex(8)}"
+            self.salt = f"{self.engine_id}/{secrets.token_hex(16)}"  # never that of an engine before
             for state in self.requests.values():
                 state.chain.forget()
                 state.tainted = True
