@@ -137,7 +137,7 @@ class Watch {
     const Json none = Json::object();
     const std::string stored =
         CountText(rate(now.value("put_blocks", none), last_.value("put_blocks", none), "stored"));
-    const std::string line =
+    std::string line =
         absl::StrFormat("%10s %10s %10s %12s %10s %12s %10s\n", count("lookups"),
                         count("hit_blocks"), count("miss_blocks"), bytes("hit_bytes"), stored,
                         bytes("put_bytes"), count("evicted_blocks"));
