@@ -123,7 +123,7 @@ Client::Client(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
 
 Client::~Client() {
   if (!rep_->link->CheckProcess().ok()) {
-    rep_.release();  // locks, thread and memory are the parent's
+    static_cast<void>(rep_.release());  // locks, thread and memory are the parent's
     return;
   }
   rep_->link->Stop();

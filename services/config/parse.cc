@@ -123,7 +123,7 @@ absl::StatusOr<SettingValue> ParseList(std::string_view text) {
 std::string ListenAddress::ToString() const {
   if (off()) return "off";
   const bool is_v6 = host.find(':') != std::string::npos;
-  return absl::StrFormat(is_v6 ? "[%s]:%d" : "%s:%d", host, port);
+  return is_v6 ? absl::StrFormat("[%s]:%d", host, port) : absl::StrFormat("%s:%d", host, port);
 }
 
 absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text) {

@@ -104,7 +104,7 @@ void LogStart(const DaemonOptions& options, const Daemon& daemon) {
          {"rpc_port", port(daemon.rpc_port())}});
 }
 
-int Serve(DaemonOptions options) {
+int Serve(const DaemonOptions& options) {
   SetLogLevel(options.log_level);
   SetLogFormat(options.log_format);
   const sigset_t stop_signals = BlockStopSignals();

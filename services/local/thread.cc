@@ -35,7 +35,7 @@ absl::StatusOr<pthread_t> StartThread(const char* name, std::function<void()> ru
   if (error != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("no thread: ", std::strerror(error)));
   }
-  argument.release();
+  static_cast<void>(argument.release());  // the thread's now
   ::pthread_setname_np(thread, name);
   return thread;
 }

@@ -66,7 +66,7 @@ KvCacheService::KvCacheService(const RpcServerOptions& options, BearerToken toke
                                BlockStore* store)
     : daemon_version_(options.daemon_version),
       max_message_bytes_(options.max_message_bytes),
-      token_(std::move(token)),
+      token_(token),
       store_(store) {}
 
 absl::Status KvCacheService::Admit(const grpc::CallbackServerContext& context) {

@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
   KV_ASSIGN_OR_RETURN(BearerToken token, BearerToken::FromFile(options.token_file));
 
   auto rep = std::make_unique<Rep>();
-  rep->service = std::make_unique<KvCacheService>(options, std::move(token), store);
+  rep->service = std::make_unique<KvCacheService>(options, token, store);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

@@ -10,7 +10,6 @@
 namespace kvarve {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
 // Sub-tables of this many pages begin to grow out of step, so that they do not all grow at once.
 constexpr uint32_t kStaggerPages = 16;
 

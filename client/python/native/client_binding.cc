@@ -130,6 +130,7 @@ class PyNamespace {
     const std::vector<PutOutcome> outcomes =
         ValueOrRaise(WithoutGil([&] { return client_->Put(handle_, chain, sources); }));
     std::vector<std::string> names;
+    names.reserve(outcomes.size());
     for (const PutOutcome outcome : outcomes) names.emplace_back(OutcomeName(outcome));
     return names;
   }
