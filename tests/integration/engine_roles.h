@@ -19,7 +19,7 @@ inline constexpr uint64_t kEngineBlockBytes = 16384;
 inline constexpr size_t kEngineChains = 40;
 inline constexpr size_t kChainBlocks = 12;
 inline constexpr uint64_t kEngineNs = 7;  // the generator's number
-inline constexpr int64_t kPatienceNanos = 20'000'000'000;
+inline constexpr int64_t kPatienceNanos = 60'000'000'000;
 
 NamespaceDescriptor EngineDescriptor();
 

@@ -19,7 +19,7 @@ extern char** environ;
 namespace kvarve::testing {
 namespace {
 
-constexpr int kPatienceMillis = 20'000;
+constexpr int kPatienceMillis = 60'000;
 constexpr int kTestFd = 3;
 constexpr int kPeerFd = 4;
 constexpr std::string_view kRoleFlag = "--role=";

@@ -1,7 +1,7 @@
 // This test's program again, as another process in one of the roles of a synthetic engine. Each has
 // a socket to its test (words both ways, one a packet) and dies with it.
 //
-// THREADS: one owner.  BLOCKS: Hear, for 20 s at most; Wait.
+// THREADS: one owner.  BLOCKS: Hear, for a minute at most; Wait.
 #ifndef KVARVE_TESTS_INTEGRATION_SPAWNED_H_
 #define KVARVE_TESTS_INTEGRATION_SPAWNED_H_
 

@@ -32,6 +32,13 @@ using testing::KeyChain;
 using testing::PutRight;
 using testing::Spawned;
 
+// A sanitizer makes the start of a process many times dearer.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kKills = 20;
+#else
+constexpr int kKills = 100;
+#endif
+
 class SyntheticEngineTest : public testing::PlaneFixture {
  protected:
   SyntheticEngineTest() { cache_options_.arena.capacity_bytes = 64 * kMiB; }
@@ -95,7 +102,7 @@ TEST_F(SyntheticEngineTest, AHundredKillsLeaveNothingBehind) {
   std::mt19937_64 random(seed);
   StartServer();
   size_t killed_with_leases = 0;
-  for (int cycle = 0; cycle < 100; ++cycle) {
+  for (int cycle = 0; cycle < kKills; ++cycle) {
     int pair[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     UniqueFd ends[] = {UniqueFd(pair[0]), UniqueFd(pair[1])};
