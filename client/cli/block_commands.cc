@@ -22,24 +22,6 @@ namespace {
 constexpr size_t kBlocksPerCall = 64;  // of a get: bounds the memory it takes
 constexpr uint64_t kStagingBytes = 64ull << 20;
 
-std::string_view OutcomeName(PutOutcome outcome) {
-  switch (outcome) {
-    case PutOutcome::kStored:
-      return "stored";
-    case PutOutcome::kExists:
-      return "exists";
-    case PutOutcome::kRejectedParent:
-      return "rejected_parent";
-    case PutOutcome::kRejectedNoSpace:
-      return "rejected_no_space";
-    case PutOutcome::kRejectedPolicy:
-      return "rejected_policy";
-    case PutOutcome::kRejectedInvalidated:
-      return "rejected_invalidated";
-  }
-  return "unknown";
-}
-
 // A connected client with the flags' namespace open, and the flags' keys.
 struct Opened {
   std::unique_ptr<Client> client;
@@ -119,7 +101,7 @@ int PrintPut(const Context& context, const Opened& opened,
     const std::string key = ToHex(opened.keys[i].bytes);
     stored += outcomes[i] == PutOutcome::kStored ? 1 : 0;
     existed += outcomes[i] == PutOutcome::kExists ? 1 : 0;
-    const std::string result(OutcomeName(outcomes[i]));
+    const std::string result(PutOutcomeName(outcomes[i]));
     list.push_back({{"key", key}, {"result", result}});
     table.Add({std::to_string(i), key, result});
   }

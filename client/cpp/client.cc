@@ -119,6 +119,24 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   return std::unique_ptr<Client>(new Client(std::move(rep)));
 }
 
+std::string_view PutOutcomeName(PutOutcome outcome) {
+  switch (outcome) {
+    case PutOutcome::kStored:
+      return "stored";
+    case PutOutcome::kExists:
+      return "exists";
+    case PutOutcome::kRejectedParent:
+      return "rejected_parent";
+    case PutOutcome::kRejectedNoSpace:
+      return "rejected_no_space";
+    case PutOutcome::kRejectedPolicy:
+      return "rejected_policy";
+    case PutOutcome::kRejectedInvalidated:
+      return "rejected_invalidated";
+  }
+  return "unknown";
+}
+
 Client::Client(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
 
 Client::~Client() {

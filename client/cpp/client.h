@@ -114,6 +114,8 @@ enum class PutOutcome : uint8_t {  // storage/cache's PutResult, by number
   kRejectedPolicy = 4,
   kRejectedInvalidated = 5,
 };
+// "stored", "exists", "rejected_parent" and so on: what people and other languages read.
+std::string_view PutOutcomeName(PutOutcome outcome);
 
 struct PutChain {
   std::optional<BlockKey> parent;

@@ -35,24 +35,6 @@ struct PyBlock {
   size_t size = 0;
 };
 
-const char* OutcomeName(PutOutcome outcome) {
-  switch (outcome) {
-    case PutOutcome::kStored:
-      return "stored";
-    case PutOutcome::kExists:
-      return "exists";
-    case PutOutcome::kRejectedParent:
-      return "rejected_parent";
-    case PutOutcome::kRejectedNoSpace:
-      return "rejected_no_space";
-    case PutOutcome::kRejectedPolicy:
-      return "rejected_policy";
-    case PutOutcome::kRejectedInvalidated:
-      return "rejected_invalidated";
-  }
-  return "unknown";
-}
-
 class PyNamespace {
  public:
   PyNamespace(std::shared_ptr<Client> client, ClientNamespace handle)
@@ -131,7 +113,7 @@ class PyNamespace {
         ValueOrRaise(WithoutGil([&] { return client_->Put(handle_, chain, sources); }));
     std::vector<std::string> names;
     names.reserve(outcomes.size());
-    for (const PutOutcome outcome : outcomes) names.emplace_back(OutcomeName(outcome));
+    for (const PutOutcome outcome : outcomes) names.emplace_back(PutOutcomeName(outcome));
     return names;
   }
 
