@@ -61,6 +61,12 @@ struct Lease {
   int64_t hold_until = 0;  // 0: a lease, not a hold
 };
 
+// Extents of other slot sizes that one search for room found it cannot have.
+struct KeptExtents {
+  size_t extents = 0;
+  std::vector<EntryId> set_aside;  // their evictable blocks, which are told to the policy again
+};
+
 struct Cache::Rep {
   explicit Rep(const CacheOptions& options);
 
@@ -68,9 +74,9 @@ struct Cache::Rep {
   // Up to `count` slots, evicting as needed; appends to `slots`.
   void AllocateWithRoom(const NamespaceRecord& ns, size_t count, std::vector<SlotRef>* slots);
   // Makes progress towards a free slot of `ns`: false when nothing more can go.
-  bool MakeRoom(const NamespaceRecord& ns);
+  bool MakeRoom(const NamespaceRecord& ns, KeptExtents* kept);
   bool StealChunk(PoolId pool);
-  bool ReclaimExtentOf(EntryId victim);
+  bool ReclaimExtentOf(EntryId victim, KeptExtents* kept);
   EntryId VictimOf(uint32_t group);
   EntryId OldestVictim(PoolId pool, uint32_t except_group);
   // Takes a live entry out; frees its slot unless leased.
@@ -93,6 +99,7 @@ struct Cache::Rep {
   // Takes a lease out of the tables; the caller unleases its entries in slices.
   std::vector<EntryId> TakeLease(LeaseId id);
   void UnleaseInSlices(const std::vector<EntryId>& entries);  // takes the mutex itself
+  // The caller has let the policy prefetch what it needs.
   void TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids, uint64_t request_id);
 
   NamespaceRecord& Record(NamespaceHandle handle);

@@ -224,6 +224,34 @@ TEST_F(CacheTest, AnIdleSlotSizeGivesItsExtents) {
   EXPECT_TRUE(cache_->Release(got.lease, &account_));
 }
 
+// An extent of another slot size with a leased slot cannot change hands: none of its blocks is
+// evicted for it, and when the lease has ended it goes.
+TEST_F(CacheTest, AnExtentThatCannotGoIsLeftAlone) {
+  Make(64 * kMiBytes);
+  const NamespaceInfo small = Open("t", kMiBytes), large = Open("t", 8 * kMiBytes);
+  for (int i = 0; i < 64; ++i) Put(small, Chain(i, 1), 1);
+  std::vector<LeaseId> leases;
+  for (const int chain : {0, 63}) {  // one in each of the two extents
+    leases.push_back(cache_->Acquire(small.handle, Chain(chain, 1), &account_, 0).lease);
+  }
+  EXPECT_EQ(Put(large, Chain(100, 1), 2)[0], PutResult::kRejectedNoSpace);
+  const auto found = [&] {
+    size_t blocks = 0;
+    for (int i = 0; i < 64; ++i) blocks += cache_->Lookup(small.handle, Chain(i, 1));
+    return blocks;
+  };
+  EXPECT_EQ(found(), 64u);
+  EXPECT_EQ(cache_->Stats().evicted_blocks, 0u);
+  // What was set aside can still be evicted, in order.
+  EXPECT_EQ(Put(small, Chain(64, 1), 1)[0], PutResult::kStored);
+  EXPECT_EQ(cache_->Lookup(small.handle, Chain(1, 1)), 0u);
+  EXPECT_EQ(found(), 63u);
+  EXPECT_TRUE(cache_->Release(leases[1], &account_));
+  EXPECT_EQ(Put(large, Chain(100, 1), 2)[0], PutResult::kStored);
+  EXPECT_EQ(cache_->Lookup(small.handle, Chain(0, 1)), 1u);
+  EXPECT_TRUE(cache_->Release(leases[0], &account_));
+}
+
 // One tenant has filled everything; another gets its fair share, chunk by chunk, and not more.
 TEST_F(CacheTest, TenantsGetTheirShare) {
   Make(256 * kMiBytes, 32 * kMiBytes);

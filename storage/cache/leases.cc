@@ -86,18 +86,12 @@ void Cache::Rep::UnleaseInSlices(const std::vector<EntryId>& entries) {
 
 void Cache::Rep::TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids,
                             uint64_t request_id) {
-  constexpr size_t kPrefetch = 32;
   uint32_t depth_end = 0;
-  for (size_t end = ids.size(); end > 0;) {  // deepest first: the root ends up most recent
-    const size_t begin = end > kPrefetch ? end - kPrefetch : 0;
-    policy->PrefetchTouch(ids.subspan(begin, end - begin));
-    for (size_t i = end; i-- > begin;) {
-      const uint32_t depth = index->Get(ids[i]).depth;
-      if (!touches.IsNew(ns.index, request_id, depth)) continue;
-      policy->OnTouch(ids[i]);
-      depth_end = std::max(depth_end, depth + 1);
-    }
-    end = begin;
+  for (size_t i = ids.size(); i-- > 0;) {  // deepest first: the root ends up most recent
+    const uint32_t depth = index->Get(ids[i]).depth;
+    if (!touches.IsNew(ns.index, request_id, depth)) continue;
+    policy->OnTouch(ids[i]);
+    depth_end = std::max(depth_end, depth + 1);
   }
   if (depth_end > 0) touches.Touched(ns.index, request_id, depth_end);
 }

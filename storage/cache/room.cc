@@ -9,12 +9,15 @@ namespace {
 
 // One put's search for room ends after so many steps, whatever it found.
 constexpr int kMaxRoomSteps = 4096;
+// And looks at so many extents of other slot sizes that a lease or a put in progress keeps.
+constexpr size_t kMaxKeptExtents = 16;
 
 }  // namespace
 
 void Cache::Rep::AllocateWithRoom(const NamespaceRecord& ns, size_t count,
                                   std::vector<SlotRef>* slots) {
   const size_t want = slots->size() + count;
+  KeptExtents kept;
   for (int step = 0; step < kMaxRoomSteps; ++step) {
     arena->Allocate(ns.info.pool, SlotBytes(ns), want - slots->size(), slots);
     const size_t missing = want - slots->size();
@@ -23,24 +26,29 @@ void Cache::Rep::AllocateWithRoom(const NamespaceRecord& ns, size_t count,
     // As many as are missing at once, so that neighbours freed together can be given out as one
     // run.
     size_t made = 0;
-    while (made < missing && MakeRoom(ns)) ++made;
+    while (made < missing && MakeRoom(ns, &kept)) ++made;
     if (made == 0) break;
+  }
+  for (const EntryId id : kept.set_aside) {  // ids are not given out again meanwhile
+    const IndexEntry& entry = index->Get(id);
+    if (entry.used && entry.live && index->IsLeaf(id)) policy->OnEvictable(id, true);
   }
   reserved_slots += slots->size() - (want - count);
 }
 
-// A pool below its fair share takes a chunk from the pool furthest above it. Inside a pool the
-// oldest victim decides: if it has another slot size, its whole extent goes, since one slot of
-// another size would help nobody.
-bool Cache::Rep::MakeRoom(const NamespaceRecord& ns) {
+// Inside a pool the oldest victim decides: if it has another slot size, its whole extent goes,
+// since one slot of another size would help nobody; and if part of that extent must stay, none of
+// it goes.
+bool Cache::Rep::MakeRoom(const NamespaceRecord& ns, KeptExtents* kept) {
   const EntryId own = VictimOf(ns.group);
-  const EntryId other = OldestVictim(ns.info.pool, ns.group);
-  const bool other_is_older =
-      other != kNoEntry && (own == kNoEntry || policy->LastTouch(other) < policy->LastTouch(own));
-  if (other_is_older && ReclaimExtentOf(other)) return true;
-  const EntryId victim = own != kNoEntry ? own : other;
-  if (victim == kNoEntry) return false;
-  Remove(victim);
+  while (kept->extents < kMaxKeptExtents) {
+    const EntryId other = OldestVictim(ns.info.pool, ns.group);
+    if (other == kNoEntry) break;
+    if (own != kNoEntry && policy->LastTouch(own) < policy->LastTouch(other)) break;
+    if (ReclaimExtentOf(other, kept)) return true;
+  }
+  if (own == kNoEntry) return false;
+  Remove(own);
   ++counters.evicted_blocks;
   return true;
 }
@@ -68,15 +76,25 @@ EntryId Cache::Rep::OldestVictim(PoolId pool, uint32_t except_group) {
   return oldest;
 }
 
-// False, and nothing removed, when a lease or a put in progress keeps part of the extent.
-bool Cache::Rep::ReclaimExtentOf(EntryId victim) {
+// False, and nothing removed, when a lease or a put in progress keeps part of the extent: then its
+// other blocks are no victims for the rest of this search.
+bool Cache::Rep::ReclaimExtentOf(EntryId victim, KeptExtents* kept) {
   const std::vector<uint32_t> owners = arena->OwnersInExtent(SlotRef{index->Get(victim).slot});
-  for (uint32_t owner : owners) {
-    if (owner == kNoOwner || !index->Get(owner).live || index->Get(owner).leases > 0) return false;
+  const auto removable = [this](uint32_t owner) {
+    return owner != kNoOwner && index->Get(owner).live && index->Get(owner).leases == 0;
+  };
+  if (std::ranges::all_of(owners, removable)) {
+    for (uint32_t owner : owners) Remove(owner);
+    counters.reclaimed_blocks += owners.size();
+    return true;
   }
-  for (uint32_t owner : owners) Remove(owner);
-  counters.reclaimed_blocks += owners.size();
-  return true;
+  ++kept->extents;
+  for (uint32_t owner : owners) {
+    if (!removable(owner) || !index->IsLeaf(owner)) continue;
+    policy->OnEvictable(owner, false);
+    kept->set_aside.push_back(owner);
+  }
+  return false;
 }
 
 // A pool below its fair share takes a chunk from the pool furthest above it. True when a chunk has
