@@ -51,7 +51,7 @@ struct ClientOptions {
 using ClientNamespace = uint32_t;
 
 struct LookupResult {
-  size_t hit_blocks = 0;
+  size_t hit_blocks = 0;  // with a hold: as many as the lease cap allows to hold
   size_t host_blocks = 0;
   uint64_t hold = 0;  // lease id; give it to Release early, or let it end
 };
@@ -136,7 +136,8 @@ struct ClientState {
 
 class Client {
  public:
-  // InvalidArgument: a bad endpoint or option. Never fails because no daemon is there.
+  // InvalidArgument: a bad endpoint or option. ResourceExhausted: no descriptor or thread is left
+  // to the process. Never fails because no daemon is there.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
   ~Client();  // BYE when no view is left
 

@@ -122,8 +122,8 @@ class Session {
   absl::Status OnAdmin(uint64_t request, Packet packet);
   absl::Status OnBye(Packet packet);
   void SendCount(local::Type type, uint64_t request, uint64_t count);
-  // Holds the leading keys found, for at most `nanos`; their number and the lease. 0 leases: not
-  // held.
+  // Holds the leading keys found that the lease cap allows, for at most `nanos`; their number and
+  // the lease. Beyond the number of holds: those found, and no lease.
   std::pair<size_t, LeaseId> Hold(NamespaceHandle ns, int64_t nanos);
   bool MayAdmin() const;
 

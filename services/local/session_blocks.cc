@@ -69,13 +69,10 @@ absl::StatusOr<std::vector<std::byte*>> Session::StagingOf(const local::KeysView
 std::pair<size_t, LeaseId> Session::Hold(NamespaceHandle ns, int64_t nanos) {
   absl::erase_if(holds_, [now = Now()](const auto& hold) { return hold.second < now; });
   if (holds_.size() < options_.max_holds_per_session) {
-    AcquireResult held = cache_.Acquire(ns, keys_, &record_->account, 0, nanos);
-    if (!held.over_lease_cap) {
-      // Kept a little longer than by the cache, which ends it by its own clock.
-      if (held.lease != 0) holds_[held.lease] = Now() + nanos + 2 * options_.reaper_nanos;
-      return {held.grants.size(), held.lease};
-    }
-    if (held.lease != 0) cache_.Release(held.lease, &record_->account);
+    const AcquireResult held = cache_.Acquire(ns, keys_, &record_->account, 0, nanos);
+    // Kept a little longer than by the cache, which ends it by its own clock.
+    if (held.lease != 0) holds_[held.lease] = Now() + nanos + 2 * options_.reaper_nanos;
+    return {held.grants.size(), held.lease};
   }
   return {cache_.Lookup(ns, keys_), 0};
 }
@@ -112,8 +109,9 @@ absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
   body.lease = result.lease;
   body.blocks = static_cast<uint32_t>(result.grants.size());
   if (result.over_lease_cap) body.flags = local::kOverLeaseCap;
-  std::vector<local::GrantItem> items;
-  items.reserve(result.grants.size());
+  Builder builder(Type::kGrant, request,
+                  sizeof(body) + result.grants.size() * sizeof(local::GrantItem));
+  builder.Add(body);
   uint64_t known_chunk = 0;  // ids begin at 1
   for (const Grant& grant : result.grants) {
     // The chunk stays as long as the lease does, so one look is enough.
@@ -121,11 +119,8 @@ absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
       AnnounceChunks(/*always=*/true);
     }
     known_chunk = grant.chunk_id;
-    items.push_back({grant.chunk_id, grant.offset, grant.checksum});
+    builder.Add(local::GrantItem{grant.chunk_id, grant.offset, grant.checksum});
   }
-  Builder builder(Type::kGrant, request,
-                  sizeof(body) + result.grants.size() * sizeof(local::GrantItem));
-  builder.Add(body).AddBytes(items.data(), items.size() * sizeof(items[0]));
   Counters::Add(counters_.granted_bytes, result.grants.size() * ns->block_bytes);
   Send(builder);
   return absl::OkStatus();
