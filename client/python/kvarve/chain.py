@@ -12,6 +12,7 @@ from kvarve._native import ChainHasher, Error
 
 MAX_LOOKUP_BLOCKS = 8192  # of the data plane
 MAX_ACQUIRE_BLOCKS = 4096
+RETRY_SECONDS = 0.1  # before blocks that found no staging, or no daemon, are handed out again
 RECHECK_SECONDS = 0.1  # an engine may ask about a waiting request in every step
 
 
@@ -26,6 +27,11 @@ class Part:
     parent: bytes | None = None
 
 
+def identities(**named: str | None) -> list[str]:
+    """What a chain's keys depend on beside its tokens: those that are there."""
+    return [f"{name}={value}" for name, value in named.items() if value]
+
+
 class Chain:
     """`spaces` are the namespaces of the engine's ranks: a block is found only when all have it.
 
@@ -34,7 +40,7 @@ class Chain:
 
     def __init__(self, client: Any, block_tokens: int, page_tokens: int, extras: Sequence[str] = ()):
         self._client, self._tokens, self._page = client, block_tokens, page_tokens
-        self._hasher = ChainHasher(block_tokens, list(extras))
+        self._hasher, self._extras = ChainHasher(block_tokens, list(extras)), list(extras)
         self._holds: list[int] = []
         self._leases: list[int] = []
         self._asked: tuple | None = None
@@ -43,6 +49,7 @@ class Chain:
         self.offered = 0  # tokens that it could load after them
         self.hit = 0  # leading blocks known to be stored
         self.saved = 0  # leading blocks handed out to be saved
+        self._save_after = 0.0
         self.access = random.getrandbits(63)  # one touch a block, however often it is asked for
         self.lookups = self.failures = 0
         self.seconds = 0.0  # spent waiting for kvarve
@@ -103,6 +110,11 @@ class Chain:
         for space in spaces:
             try:
                 granted = space.acquire(part.keys, self.access)
+                if len(granted) < last - first and self._holds:  # perhaps beside them over the lease cap
+                    if granted.lease:
+                        self._client.release(granted.lease)
+                    self.unhold()
+                    granted = space.acquire(part.keys, self.access)
                 if granted.lease:
                     self._leases.append(granted.lease)
                 grants.append(granted.to_bytes() if len(granted) == last - first else None)
@@ -132,7 +144,7 @@ class Chain:
         Ends before a page 0 in the block table: the engine's null page. Hands them out.
         """
         first, last = max(self.saved, self.hit), min(end, len(tokens)) // self._tokens
-        if last <= first:
+        if last <= first or time.monotonic() < self._save_after:
             return None
         self._extend(tokens)
         ratio = self._tokens // self._page
@@ -144,7 +156,14 @@ class Chain:
         return Part(first, self.saved, self._hasher.keys(first, self.saved), pages[: whole * ratio],
                     self._hasher.keys(first - 1, first)[0] if first else None)
 
-    def forget(self) -> None:
-        """Nothing is known to be stored: after a failed load, or in another namespace."""
+    def not_saved(self, first: int) -> None:
+        """Block `first` and those after it were handed out in vain: unsaved() gives them again, a little later."""
+        self.saved = min(self.saved, first)
+        self._save_after = time.monotonic() + RETRY_SECONDS
+
+    def forget(self, extras: Sequence[str] | None = None) -> None:
+        """Nothing is known to be stored: after a failed load, or under other `extras` from now on."""
         self.unhold()
+        if extras is not None and list(extras) != self._extras:
+            self._hasher, self._extras = ChainHasher(self._tokens, list(extras)), list(extras)
         self._asked, self.hit, self.saved, self.offered = None, 0, 0, 0

@@ -42,28 +42,34 @@ class FakeNamespace:
     def lookup(self, keys, hold=0.0):
         self.lookups += 1
         hit = self._leading(keys)
-        return hit, hit, self.client.lease() if hit and hold else 0
+        if not hold:
+            return hit, hit, 0
+        hit = min(hit, self.client.room())
+        return hit, hit, self.client.lease(hit) if hit else 0
 
     def acquire(self, keys, request_id=0):
-        hit = self._leading(keys)
-        return FakeGrants(self.client.lease() if hit else 0, list(keys)[:hit])
+        hit = min(self._leading(keys), self.client.room())
+        return FakeGrants(self.client.lease(hit) if hit else 0, list(keys)[:hit])
 
 
 class FakeClient:
     def __init__(self, *args, **options):
         self.options, self.spaces, self.down = options, {}, False
-        self.live, self.next = set(), 0
+        self.live, self.next, self.cap = {}, 0, 1 << 20  # leases: their blocks; blocks that they may have
 
-    def lease(self):
+    def room(self):
+        return self.cap - sum(self.live.values())
+
+    def lease(self, blocks):
         self.next += 1
-        self.live.add(self.next)
+        self.live[self.next] = blocks
         return self.next
 
     def namespace(self, **descriptor):
         return self.spaces.setdefault(repr(sorted(descriptor.items())), FakeNamespace(self, descriptor))
 
     def release(self, lease):
-        self.live.remove(lease)  # KeyError: released twice
+        del self.live[lease]  # KeyError: released twice
 
 
 class Clock:

@@ -168,6 +168,18 @@ def test_the_shortest_hit_of_all_ranks_counts(monkeypatch):
     assert not half.client.live
 
 
+@pytest.mark.parametrize("cap, loaded", [(3, 3), (5, 5), (8, 5), (10, 5)])
+def test_a_prompt_over_the_lease_cap_loads_what_may_be_leased(half, cap, loaded):
+    """The lookup's hold counts towards the cap, too: it must not stand in the way of the load."""
+    request = make_request()
+    store(half, request, 5)
+    half.client.cap = cap
+    job = load(half, request)
+    assert job.end_token == loaded * BLOCK and len(job.grants[0, 0]) == loaded * 32
+    half.update_connector_output(worker_output(done=["r"]))
+    assert not half.client.live
+
+
 def test_ranks_with_the_same_heads_share_a_namespace(monkeypatch):
     half = make_scheduler(monkeypatch, make_config(tp=2), connect=False)
     assert half.connect({rank: Handshake(DESCRIPTOR, None) for rank in ((0, 0), (0, 1))}) is None
@@ -336,13 +348,23 @@ def test_a_preempted_request_resumes(half, v2):
     assert (save.part.first, save.part.last, save.part.pages) == (5, 6, TABLE[30:32])
 
 
-def test_a_save_that_found_no_staging_is_tried_again(half):
+def test_dropped_blocks_are_tried_again_after_a_while(half, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("kvarve.connectors.vllm.scheduler.time.monotonic", lambda: now[0])
     request = make_request(tokens=1000)
     half.on_new_request(request)
-    half.build_connector_meta(step(new=[(request, 0, 640)], tables={"r": TABLE}))
-    half.update_connector_output(worker_output(Report({(0, 0): 1}, {"r": 3}, {}, {})))
-    [save] = half.build_connector_meta(step(cached=[(request, 640, 1)], tables={"r": TABLE})).saves
-    assert (save.part.first, save.part.last) == (3, 10)
+    tried = []
+    for number in range(60):  # steps of 10 ms; staging took three blocks, then kvarved was gone
+        computed, scheduled = (0, 640) if number == 0 else (639 + number, 1)
+        row = [(request, computed, scheduled)]
+        meta = half.build_connector_meta(step(new=row if number == 0 else [], cached=row if number else [],
+                                              tables={"r": TABLE}))
+        for save in meta.saves:
+            tried.append(number)
+            assert (save.part.first, save.part.last) == (3 if number else 0, 10)
+            half.update_connector_output(worker_output(Report({}, {"r": 3}, {}, {})))
+        now[0] += 0.01
+    assert len(tried) == 6 and all(10 <= after - before <= 11 for before, after in zip(tried, tried[1:]))
 
 
 def test_pending_saves_keep_the_engine_stepping_but_not_for_ever(half, monkeypatch):
@@ -376,9 +398,32 @@ def test_a_reset_isolates_the_engine(half):
     assert meta.salt and [save.req_id for save in meta.saves] == ["r"]  # the other holds KV of both weights
     half.get_num_new_matched_tokens(running, 0)  # it was rewound and starts again
     assert half.build_connector_meta(step(new=[(running, 0, 640)], tables={"running": TABLE})).saves
-    salt = half.salt
+
+
+def test_each_reset_is_another_chain_in_one_namespace(half):
+    """Nothing closes a namespace, so resets must not open one each."""
     half.reset_cache()
-    assert half.salt != salt
+    salt, spaces = half.salt, list(half.client.spaces)
+    keys = set()
+    for number in range(3):
+        request = make_request(f"r{number}")
+        assert half.get_num_new_matched_tokens(request, 0) == (0, False)
+        [save] = half.build_connector_meta(step(new=[(request, 0, 640)], tables={request.request_id: TABLE})).saves
+        half.spaces[0].stored.update(save.part.keys)
+        assert half.get_num_new_matched_tokens(make_request(f"again{number}"), 0)[0] == 10 * BLOCK
+        assert not keys & set(save.part.keys)
+        keys.update(save.part.keys)
+        half.reset_cache()
+    assert half.salt == salt and list(half.client.spaces) == spaces and not half.client.live
+
+
+def test_a_salt_survives_a_reset(half):
+    half.reset_cache()
+    requests = [make_request(name, cache_salt=salt) for name, salt in (("a", "s"), ("b", "s"), ("c", "t"))]
+    half.on_new_request(requests[0])
+    [save] = half.build_connector_meta(step(new=[(requests[0], 0, 640)], tables={"a": TABLE})).saves
+    half.spaces[0].stored.update(save.part.keys)
+    assert [half.get_num_new_matched_tokens(request, 0)[0] for request in requests[1:]] == [10 * BLOCK, 0]
 
 
 def test_a_reset_may_be_ignored(monkeypatch):

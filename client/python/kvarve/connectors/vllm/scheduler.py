@@ -9,7 +9,7 @@ from typing import Any
 from vllm.logger import init_logger
 
 from kvarve import Client, Error
-from kvarve.chain import Chain
+from kvarve.chain import Chain, identities
 from kvarve.connectors.vllm.messages import Handshake, Job, Metadata, Rank
 
 logger = init_logger("vllm.kvarve.scheduler")
@@ -60,7 +60,7 @@ class Scheduler:
         self.counts: Counter = Counter()
         self.pending: dict[Rank, int] = {}
         self.progress_at = time.monotonic()
-        self.salt = ""  # of the namespaces
+        self.salt = self.reset = ""  # of the namespaces, and of the chains in them
         if config.weight_transfer_config is not None:
             self.reset_cache()
 
@@ -87,7 +87,7 @@ class Scheduler:
         try:
             self.spaces = [self.client.namespace(**descriptor | {"client_salt": self.salt})
                            for descriptor in self.descriptors]
-        except Error as error:  # too many resets: the engine goes on without the cache
+        except Error as error:  # kvarved or the client refuses: the engine goes on without the cache
             self.spaces = []
             logger.warning("kvarve is not used any more: %s", error)
 
@@ -95,9 +95,9 @@ class Scheduler:
     def on_new_request(self, request) -> _Request:
         params, bypass = request.kv_transfer_params or {}, bypass_reason(request)
         self.counts[f"bypass|{bypass}"] += bypass is not None
-        salt = [f"cache_salt={request.cache_salt}"] if request.cache_salt else []
+        extras = identities(cache_salt=request.cache_salt, reset=self.reset)
         state = self.requests[request.request_id] = _Request(
-            request, Chain(self.client, self.tokens, self.page, salt), params, bypass,
+            request, Chain(self.client, self.tokens, self.page, extras), params, bypass,
             read=self.reads and not bypass and not params.get("kvarve.skip_read"),
             write=self.writes and not bypass and not params.get("kvarve.skip_write"))
         return state
@@ -115,12 +115,11 @@ class Scheduler:
         if external == 0:  # nothing to load, or the second call, after the load
             return
         state = self.requests[request.request_id]
-        first = state.chain.computed
         part, grants = state.chain.acquire(external, blocks.get_block_ids()[0], self.spaces)
         state.loading = external
         self.loads.append(Job(
-            request.request_id, part, state.chain.access, self._fault(state), first,
-            first + external, {rank: grants[space] for rank, space in self.space_of.items()}))
+            request.request_id, part, state.chain.access, self._fault(state), state.chain.computed,
+            state.chain.computed + external, {rank: grants[space] for rank, space in self.space_of.items()}))
 
     def _fault(self, state: _Request) -> dict:
         return state.params.get("kvarve.fault", {}) if self.settings.faults else {}
@@ -148,11 +147,10 @@ class Scheduler:
                 self.progress_at = time.monotonic()
             self.pending.update(report.pending)
             self.counts.update(report.counts)
-            for req_id in self.requests.keys() & (report.dropped.keys() | report.seconds.keys()):
-                state = self.requests[req_id]
-                state.load_seconds = report.seconds.get(req_id, state.load_seconds)
-                saved = state.chain.saved  # a block that was dropped, and all after it: tried again
-                state.chain.saved = min(saved, report.dropped.get(req_id, saved))
+            for req_id in self.requests.keys() & report.dropped.keys():
+                self.requests[req_id].chain.not_saved(report.dropped[req_id])
+            for req_id in self.requests.keys() & report.seconds.keys():
+                self.requests[req_id].load_seconds = report.seconds[req_id]
         for req_id in output.finished_recving or ():
             state = self.requests.get(req_id)
             if state and state.loading:  # else another connector's
@@ -201,11 +199,13 @@ class Scheduler:
                 and time.monotonic() - self.progress_at < DRAIN_SECONDS)
 
     def reset_cache(self) -> bool:
-        """From now on the namespace is this engine's own: the weights may be others."""
+        """From now on the namespace is this engine's own, and of this reset: the weights may be others."""
         if self.settings.on_reset == "isolate":
-            self.salt = f"{self.engine_id}/{secrets.token_hex(16)}"  # never that of an engine before
+            self.reset = secrets.token_hex(16)
             for state in self.requests.values():
-                state.chain.forget()
+                state.chain.forget(identities(cache_salt=state.request.cache_salt, reset=self.reset))
                 state.tainted = True
-            self._open()
+            if not self.salt:  # one is enough for all resets: nothing closes a namespace
+                self.salt = f"{self.engine_id}/{self.reset}"  # never that of an engine before
+                self._open()
         return True
