@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   if (complete.engine_id.empty()) complete.engine_id = MakeEngineId();
   auto rep = std::make_unique<Rep>();
   rep->link = std::make_shared<Link>(std::move(complete), std::move(endpoint));
-  rep->link->Start();
+  KV_RETURN_IF_ERROR(rep->link->Start());
   return std::unique_ptr<Client>(new Client(std::move(rep)));
 }
 

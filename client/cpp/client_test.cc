@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
@@ -107,6 +108,17 @@ TEST_F(ClientTest, WorksWithoutADaemonAndJoinsOneThatAppears) {
   EXPECT_EQ(state.incarnation, 1u);
   EXPECT_EQ(state.reconnects, 0u);
   EXPECT_EQ(state.last_error, "");
+}
+
+TEST_F(ClientTest, WithoutDescriptorsThereIsNoClientAndNoCrash) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto client = Client::Create({});
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kResourceExhausted) << client.status();
 }
 
 TEST_F(ClientTest, PutLookupAcquireGet) {

@@ -44,7 +44,8 @@ class Link {
 
   Link(ClientOptions options, Endpoint endpoint);
   ~Link();
-  void Start();
+  // ResourceExhausted: no descriptor or thread is left to the process.
+  absl::Status Start();
   // Says BYE when no view is left, and ends the connection.
   void Stop();
 

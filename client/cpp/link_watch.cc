@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,19 +68,26 @@ Link::Link(ClientOptions options, Endpoint endpoint)
       endpoint_(std::move(endpoint)),
       breaker_(options_.breaker_failures, options_.probe_interval_nanos),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  KV_CHECK(wake_.valid() && stop_.valid());
-}
+      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 Link::~Link() { KV_CHECK(!watcher_.joinable()); }
 
-void Link::Start() {
+absl::Status Link::Start() {
+  if (!wake_.valid() || !stop_.valid()) {
+    return absl::ResourceExhaustedError("no descriptor is left (see ulimit -n)");
+  }
   // Signals are for the program's own threads.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  watcher_ = std::thread([this] { Watch(); });
+  absl::Status started;
+  try {
+    watcher_ = std::thread([this] { Watch(); });
+  } catch (const std::system_error& error) {
+    started = absl::ResourceExhaustedError(absl::StrCat("no thread: ", error.what()));
+  }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
 }
 
 void Link::Wake() { Raise(wake_); }

@@ -20,23 +20,24 @@ namespace kvarve {
 template <typename Result>
 class Completions {
  public:
-  Completions() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { KV_CHECK(event_.valid()); }
+  Completions() : event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-  // Readable while Take() would return something.
+  // Readable while Take() would return something; -1 when the process has no descriptor left: who
+  // polls it then learns of results when its own time is up.
   int event_fd() const { return event_.get(); }
 
   void Push(Result result) {
     MutexLock lock(&mutex_);
     results_.push_back(std::move(result));
     const uint64_t one = 1;
-    KV_CHECK(::write(event_.get(), &one, sizeof(one)) == sizeof(one));
+    if (event_.valid()) KV_CHECK(::write(event_.get(), &one, sizeof(one)) == sizeof(one));
   }
 
   std::vector<Result> Take() {
     MutexLock lock(&mutex_);
     if (results_.empty()) return {};
     uint64_t count;
-    KV_CHECK(::read(event_.get(), &count, sizeof(count)) == sizeof(count));
+    if (event_.valid()) KV_CHECK(::read(event_.get(), &count, sizeof(count)) == sizeof(count));
     return std::exchange(results_, {});
   }
 
