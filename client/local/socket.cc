@@ -74,26 +74,45 @@ absl::Status Send(int socket, std::string_view bytes, std::span<const int> fds) 
   }
 }
 
-absl::StatusOr<size_t> Receive(int socket, std::span<uint8_t> buffer, std::vector<UniqueFd>* fds,
-                               Wait wait) {
+namespace {
+
+// As recvmsg with room for descriptors; `truncated`: the packet was longer than the buffer.
+ssize_t ReceiveWithFds(int socket, std::span<uint8_t> buffer, int flags, std::vector<UniqueFd>* fds,
+                       bool* truncated) {
   iovec part{buffer.data(), buffer.size()};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   ControlBuffer control;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = control.bytes.size();
+  const ssize_t received = ::recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC);
+  if (received < 0) return received;
+  TakeFds(&message, fds);
+  *truncated = (message.msg_flags & MSG_TRUNC) != 0;
+  return received;
+}
+
+}  // namespace
+
+absl::StatusOr<size_t> Receive(int socket, std::span<uint8_t> buffer, std::vector<UniqueFd>* fds,
+                               Wait wait) {
+  const int flags = wait == Wait::kNo ? MSG_DONTWAIT : 0;
+  bool truncated = false;
+  ssize_t received = 0;
   if (fds != nullptr) {
-    message.msg_control = control.bytes.data();
-    message.msg_controllen = control.bytes.size();
+    received = ReceiveWithFds(socket, buffer, flags, fds, &truncated);
+  } else {
+    // A plain receive is a little cheaper; asked to, it tells the packet's real length.
+    received = ::recv(socket, buffer.data(), buffer.size(), flags | MSG_TRUNC);
+    truncated = received > static_cast<ssize_t>(buffer.size());
   }
-  const int flags = MSG_CMSG_CLOEXEC | (wait == Wait::kNo ? MSG_DONTWAIT : 0);
-  const ssize_t received = ::recvmsg(socket, &message, flags);
   if (received < 0) {
     if (errno == EAGAIN || errno == EINTR) return size_t{0};
     return absl::UnavailableError(ErrnoText("receive"));
   }
-  if (fds != nullptr) TakeFds(&message, fds);
   if (received == 0) return absl::UnavailableError("the connection ended");
-  if ((message.msg_flags & MSG_TRUNC) != 0) {
+  if (truncated) {
     return absl::InvalidArgumentError(
         absl::StrCat("a packet is longer than ", buffer.size(), " bytes"));
   }
