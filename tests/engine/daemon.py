@@ -1,4 +1,5 @@
 """kvarved for tests: a process of its own in a folder of its own, killed and started at will."""
+import mmap
 import os
 import shutil
 import signal
@@ -65,6 +66,31 @@ class Daemon:
             except OSError:
                 time.sleep(0.02)
         raise RuntimeError(f"kvarved was not ready after {START_SECONDS_MAX} s:\n{self.log()}")
+
+    def flip_stored_bit(self, block: bytes) -> bool:
+        """Turns one bit of a block where it lies in the arena, as failing memory would. False: the system does not
+        let this process write into the daemon's memory (it takes root)."""
+        try:
+            place = self._find_in_memory(block)
+            with open(f"/proc/{self.pid}/mem", "r+b", buffering=0) as memory:
+                memory.seek(place + len(block) // 2)
+                memory.write(bytes([block[len(block) // 2] ^ 1]))
+        except PermissionError:
+            return False
+        return True
+
+    def _find_in_memory(self, block: bytes) -> int:
+        """The address of a stored block in the daemon's arena."""
+        with open(f"/proc/{self.pid}/maps", encoding="utf-8") as maps:
+            shared = [line.split() for line in maps if "memfd:" in line]
+        for span, _, offset, *_ in shared:
+            begin, end = (int(number, 16) for number in span.split("-"))
+            with open(f"/proc/{self.pid}/map_files/{begin:x}-{end:x}", "rb") as chunk:
+                with mmap.mmap(chunk.fileno(), end - begin, prot=mmap.PROT_READ, offset=int(offset, 16)) as bytes_of:
+                    at = bytes_of.find(block)
+            if at >= 0:
+                return begin + at
+        raise ValueError("no such block in the daemon's memory")
 
     def kill(self) -> None:
         self._process.kill()

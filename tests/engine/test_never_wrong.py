@@ -92,6 +92,23 @@ def test_one_flipped_byte_is_noticed(engine, reference):
     engine.invalidate()
 
 
+def test_a_bit_that_turns_in_memory_is_a_miss(engine, daemon, reference):
+    """A block that was stored right and went bad where it lies: found by its checksum, computed, stored anew."""
+    engine.invalidate()
+    engine.ask(reference.prompt)
+    engine.wait_saved()
+    if not daemon.flip_stored_bit(reference.blocks[4]):
+        pytest.skip("writing into the daemon's memory takes root")
+    assert differing(engine.stored_blocks(reference.prompt), reference.blocks) == [4, 5, 6, 7]  # get() verifies, too
+    reference.check(engine, engine.ask(reference.prompt), loaded=4 * BLOCK)
+    reference.check_stored(engine)
+    engine.wait_saved()
+    assert daemon.flip_stored_bit(reference.blocks[5])
+    reference.check(engine, engine.ask(reference.prompt), loaded=0)  # found while it is loaded
+    reference.check_stored(engine)
+    reference.check(engine, engine.ask(reference.prompt), loaded=WHOLE)
+
+
 def test_every_chunk_is_saved_as_it_is_computed(engine, reference):
     engine.invalidate()
     request = engine.submit(reference.prompt)

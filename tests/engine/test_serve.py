@@ -1,9 +1,11 @@
 """Through `vllm serve`, separate processes and HTTP: cold, warm, killed and started again, with the same answers."""
 import json
+import os
 
 import pytest
 
-from engine import SMOLLM2
+from engine import GEMMA3, SMOLLM2
+from prompts import Prompts
 from vllm_server import VllmServer
 
 PREFIX, TAIL = 2048, 32
@@ -40,5 +42,28 @@ def test_killed_server_answers_warm(daemon, prompt):
         assert server.metric("vllm:prompt_tokens_by_source_total", source="external_kv_transfer") == PREFIX
         assert server.metric("kvarve_connector_loaded_tokens_total") == PREFIX
         assert server.stop() == 0
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("model, flag", [(GEMMA3, "--tensor-parallel-size"), (SMOLLM2, "--pipeline-parallel-size")])
+def test_two_workers(daemon, model, flag):
+    """Each of two workers loads its own part: KV heads (Gemma's one head is on both ranks), or layers."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    prompt = Prompts(tokenizer).take(PREFIX + TAIL)
+    cpus = sorted(os.sched_getaffinity(0))
+    server = VllmServer(model, flag, "2", "--kv-transfer-config", transfer_flag(daemon.endpoint),
+                        environment={"VLLM_CPU_OMP_THREADS_BIND": f"{cpus[0]}|{cpus[-1]}"})
+    try:
+        cold = server.complete(prompt)
+        server.wait_saved()
+        warm = server.complete(prompt)
+        assert warm["text"] == cold["text"]
+        assert warm["logprobs"] == cold["logprobs"]
+        assert server.metric("kvarve_connector_loaded_tokens_total") == PREFIX
+        assert server.metric("kvarve_connector_load_failures_total") == 0
+        assert server.metric("kvarve_connector_load_blocks_total") == 2 * PREFIX // 128
     finally:
         server.kill()
