@@ -25,10 +25,13 @@ if(KVARVE_CCACHE)
 endif()
 
 # kv_library(NAME kv_block HDRS a.h SRCS a.cc DEPS kv_base absl::status)
-# Every header is also compiled alone, so that it names what it needs.
+# Every header is also compiled alone, so that it names what it needs; once is enough, so not under sanitizers.
 function(kv_library)
   cmake_parse_arguments(ARG "SHARED" "NAME" "HDRS;SRCS;DEPS" ${ARGN})
   set(checks)
+  if(KVARVE_SANITIZE)
+    set(ARG_HDRS)
+  endif()
   foreach(header ${ARG_HDRS})
     string(REPLACE "/" "_" stem ${header})
     set(check ${CMAKE_CURRENT_BINARY_DIR}/header_alone/${stem}.cc)
