@@ -102,6 +102,12 @@ Builder& Builder::AddBytes(const void* data, size_t size) {
   return *this;
 }
 
+uint8_t* Builder::AddSpace(size_t size) {
+  const size_t at = bytes_.size();
+  bytes_.resize(at + size);
+  return reinterpret_cast<uint8_t*>(bytes_.data()) + at;
+}
+
 Builder& Builder::AddKeys(std::span<const BlockKey> keys, uint32_t key_bytes) {
   KV_CHECK(IsKeyBytes(key_bytes));
   if (key_bytes == BlockKey::kMaxBytes) return AddBytes(keys.data(), keys.size_bytes());

@@ -230,6 +230,8 @@ class Builder {
     return AddBytes(&pod, sizeof(pod));
   }
   Builder& AddBytes(const void* data, size_t size);
+  // Zeros to be written over; valid until the next call.
+  uint8_t* AddSpace(size_t size);
   Builder& AddKeys(std::span<const BlockKey> keys, uint32_t key_bytes);
   size_t size() const { return bytes_.size(); }
   // Fills in body_bytes. REQUIRES: at most kMaxMessageBytes.

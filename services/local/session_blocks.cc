@@ -23,6 +23,11 @@ constexpr uint32_t kNoSpaceRetryMillis = 100;
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
 void Unpack(std::span<const uint8_t> packed, uint32_t key_bytes, std::vector<BlockKey>* keys) {
+  if (key_bytes == BlockKey::kMaxBytes) {
+    keys->resize(packed.size() / key_bytes);
+    std::memcpy(keys->data(), packed.data(), packed.size());
+    return;
+  }
   keys->assign(packed.size() / key_bytes, BlockKey{});
   for (size_t i = 0; i < keys->size(); ++i) {
     std::memcpy((*keys)[i].bytes.data(), packed.data() + i * key_bytes, key_bytes);
@@ -112,6 +117,7 @@ absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
   Builder builder(Type::kGrant, request,
                   sizeof(body) + result.grants.size() * sizeof(local::GrantItem));
   builder.Add(body);
+  uint8_t* at = builder.AddSpace(result.grants.size() * sizeof(local::GrantItem));
   uint64_t known_chunk = 0;  // ids begin at 1
   for (const Grant& grant : result.grants) {
     // The chunk stays as long as the lease does, so one look is enough.
@@ -119,7 +125,9 @@ absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
       AnnounceChunks(/*always=*/true);
     }
     known_chunk = grant.chunk_id;
-    builder.Add(local::GrantItem{grant.chunk_id, grant.offset, grant.checksum});
+    const local::GrantItem item{grant.chunk_id, grant.offset, grant.checksum};
+    std::memcpy(at, &item, sizeof(item));
+    at += sizeof(item);
   }
   Counters::Add(counters_.granted_bytes, result.grants.size() * ns->block_bytes);
   Send(builder);

@@ -7,6 +7,7 @@
 //  it also has a free slot and its chunk is active;
 //  * a pool's `roomy` holds exactly its active chunks that have an unassigned extent;
 //  * a retiring chunk has a slot in use.
+// THREADS: externally synchronised; `bases` and `epoch` are read by any.
 #ifndef KVARVE_STORAGE_ARENA_ARENA_REP_H_
 #define KVARVE_STORAGE_ARENA_ARENA_REP_H_
 

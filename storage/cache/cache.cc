@@ -212,7 +212,7 @@ bool Cache::ReportCorrupt(NamespaceHandle ns, const BlockKey& key) {
     const NamespaceRecord& record = r.Record(ns);
     info = record.info;
     id = r.index->Find(record.index, key);
-    if (id == kNoEntry || !r.LeaseEntry(id)) return false;
+    if (id == kNoEntry || !r.index->Lease(id)) return false;
     slot = SlotRef{r.index->Get(id).slot};  // the lease keeps both as they are
     checksum = r.index->Get(id).checksum;
   }

@@ -32,9 +32,8 @@ namespace kvarve {
 // pushed out is merely touched once more.
 class TouchTable {
  public:
-  // True when the block at `depth` was not touched before for (ns, request). `request` 0 is always
-  // new.
-  bool IsNew(NamespaceIndex ns, uint64_t request, uint32_t depth) const;
+  // Blocks of lower depth were touched before for (ns, request). `request` 0 is always new.
+  uint32_t DepthEnd(NamespaceIndex ns, uint64_t request) const;
   void Touched(NamespaceIndex ns, uint64_t request, uint32_t depth_end);
 
  private:
@@ -94,7 +93,6 @@ struct Cache::Rep {
                     bool hold, Lease* lease, AcquireResult* result);
   void Charge(LeaseAccount* account, uint64_t bytes);
   void Discharge(LeaseAccount* account, uint64_t bytes);
-  bool LeaseEntry(EntryId id);
   void UnleaseEntry(EntryId id);
   // Takes a lease out of the tables; the caller unleases its entries in slices.
   std::vector<EntryId> TakeLease(LeaseId id);

@@ -8,19 +8,17 @@
 
 namespace kvarve {
 
-bool TouchTable::IsNew(NamespaceIndex ns, uint64_t request, uint32_t depth) const {
-  if (request == 0) return true;
+uint32_t TouchTable::DepthEnd(NamespaceIndex ns, uint64_t request) const {
+  if (request == 0) return 0;
   const uint64_t tag = Tag(ns, request);
   const Slot& slot = slots_[tag % kSlots];
-  return slot.tag != tag || depth >= slot.depth_end;
+  return slot.tag == tag ? slot.depth_end : 0;
 }
 
 void TouchTable::Touched(NamespaceIndex ns, uint64_t request, uint32_t depth_end) {
   if (request == 0) return;
   const uint64_t tag = Tag(ns, request);
-  Slot& slot = slots_[tag % kSlots];
-  if (slot.tag != tag) slot = {tag, 0};
-  slot.depth_end = std::max(slot.depth_end, depth_end);
+  slots_[tag % kSlots] = {tag, depth_end};
 }
 
 uint64_t TouchTable::Tag(NamespaceIndex ns, uint64_t request) {
@@ -53,8 +51,6 @@ void Cache::Rep::Discharge(LeaseAccount* account, uint64_t bytes) {
   if (account->quarantined) quarantined_bytes -= bytes;
 }
 
-bool Cache::Rep::LeaseEntry(EntryId id) { return index->Lease(id).ok(); }
-
 void Cache::Rep::UnleaseEntry(EntryId id) {
   if (index->Unlease(id) > 0) return;
   const IndexEntry& entry = index->Get(id);
@@ -86,14 +82,16 @@ void Cache::Rep::UnleaseInSlices(const std::vector<EntryId>& entries) {
 
 void Cache::Rep::TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids,
                             uint64_t request_id) {
-  uint32_t depth_end = 0;
-  for (size_t i = ids.size(); i-- > 0;) {  // deepest first: the root ends up most recent
-    const uint32_t depth = index->Get(ids[i]).depth;
-    if (!touches.IsNew(ns.index, request_id, depth)) continue;
-    policy->OnTouch(ids[i]);
+  const uint32_t touched_end = touches.DepthEnd(ns.index, request_id);
+  uint32_t depth_end = touched_end;
+  size_t first = ids.size();  // of those not touched yet
+  for (; first > 0; --first) {
+    const uint32_t depth = index->Get(ids[first - 1]).depth;
+    if (depth < touched_end) break;  // and so were those before it
     depth_end = std::max(depth_end, depth + 1);
   }
-  if (depth_end > 0) touches.Touched(ns.index, request_id, depth_end);
+  policy->OnTouchRun(ids.subspan(first));  // deepest first: the root ends up most recent
+  if (depth_end > touched_end) touches.Touched(ns.index, request_id, depth_end);
 }
 
 AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> keys,
@@ -133,14 +131,20 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
   const size_t found = index->FindPrefix(ns.index, keys, ids.data());
   const uint64_t bytes = SlotBytes(ns);
   const size_t fitting = std::min<uint64_t>(found, RoomToLease(*lease->account) / bytes);
-  result->grants.reserve(result->grants.size() + fitting);
   // What touching will need, while the entries are read.
   if (!hold) policy->PrefetchTouch(std::span(ids.data(), fitting));
+  result->grants.reserve(result->grants.size() + fitting);
+  uint32_t chunk_index = SlotRef().chunk_index();  // of no slot
+  uint64_t chunk_id = 0;
   size_t granted = 0;
-  for (; granted < fitting && LeaseEntry(ids[granted]); ++granted) {
+  for (; granted < fitting && index->Lease(ids[granted]); ++granted) {
     const IndexEntry& entry = index->Get(ids[granted]);
     const SlotRef slot{entry.slot};
-    result->grants.push_back({slot, arena->ChunkId(slot), slot.offset(), entry.checksum});
+    if (slot.chunk_index() != chunk_index) {
+      chunk_index = slot.chunk_index();
+      chunk_id = arena->ChunkId(slot);
+    }
+    result->grants.push_back({slot, chunk_id, slot.offset(), entry.checksum});
   }
   if (granted < found) {
     result->over_lease_cap = true;

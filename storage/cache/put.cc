@@ -153,7 +153,7 @@ class PutCall {
 
   void MoveGuard(EntryId id) {
     const EntryId old = std::exchange(guard_, kNoEntry);
-    if (id != kNoEntry && r_.LeaseEntry(id)) guard_ = id;
+    if (id != kNoEntry && r_.index->Lease(id)) guard_ = id;
     if (old != kNoEntry) r_.UnleaseEntry(old);
   }
 

@@ -11,11 +11,7 @@
 namespace kvarve {
 namespace {
 
-constexpr size_t kEntriesPerChunk = 32768;  // 2 MiB
-constexpr size_t kHugePagesFrom =
-    32 * kEntriesPerChunk;         // a whole huge page is 2 bytes an entry there
 constexpr size_t kBatchKeys = 32;  // of FindPrefix; a miss looks at less than these in vain
-constexpr uint64_t kMaxLeases = 0xffff;
 constexpr uint64_t kChildrenMax = (1ull << 28) - 1;
 constexpr uint16_t kGenerationMax = 0xffff;
 
@@ -68,7 +64,7 @@ struct Index::Rep {
   const KeyHash hash;
   const uint64_t max_entries;
   SlotTable table;
-  ChunkedArray<IndexEntry, kEntriesPerChunk, kHugePagesFrom> slab;
+  Slab slab;
   EntryId free_head = kNoEntry;
   uint64_t live = 0;
   uint64_t doomed = 0;
@@ -76,16 +72,17 @@ struct Index::Rep {
 };
 
 Index::Index(uint64_t seed, uint64_t max_entries)
-    : rep_(std::make_unique<Rep>(seed, max_entries)) {}
+    : rep_(std::make_unique<Rep>(seed, max_entries)), slab_(&rep_->slab) {}
 Index::~Index() = default;
 
 // Three passes over each batch, so that its cache misses overlap: buckets are fetched, then the
-// entries that their tags point to, then keys are compared. (Measured against one pass with the
-// stages a fixed distance apart: 0.21 and 0.33 ms against 0.26 and 0.50 for 8,192 keys of 1 M and 8
-// M.)
+// entries that their tags point to, then keys are compared, first with the entry whose tag came
+// first, which is nearly always the one. (Measured against one pass with the stages a fixed
+// distance apart: 0.21 and 0.33 ms against 0.26 and 0.50 for 8,192 keys of 1 M and 8 M.)
 size_t Index::FindPrefix(NamespaceIndex ns, std::span<const BlockKey> keys, EntryId* out) const {
   const Rep& rep = *rep_;
   uint64_t hashes[kBatchKeys];
+  EntryId likely[kBatchKeys];
   for (size_t begin = 0; begin < keys.size(); begin += kBatchKeys) {
     const size_t n = std::min(kBatchKeys, keys.size() - begin);
     for (size_t i = 0; i < n; ++i) {
@@ -93,10 +90,17 @@ size_t Index::FindPrefix(NamespaceIndex ns, std::span<const BlockKey> keys, Entr
       rep.table.Prefetch(hashes[i]);
     }
     for (size_t i = 0; i < n; ++i) {
-      rep.table.PrefetchIds(hashes[i], [&rep](EntryId id) { PrefetchForRead(&rep.slab[id]); });
+      likely[i] = kNoEntry;
+      rep.table.PrefetchIds(hashes[i], [&rep, &first = likely[i]](EntryId id) {
+        if (first == kNoEntry) first = id;
+        PrefetchForRead(&rep.slab[id]);
+      });
     }
     for (size_t i = 0; i < n; ++i) {
-      const EntryId id = rep.Find(hashes[i], ns, keys[begin + i]);
+      EntryId id = likely[i];
+      if (id != kNoEntry && !rep.IsKey(id, ns, keys[begin + i])) {
+        id = rep.Find(hashes[i], ns, keys[begin + i]);
+      }
       if (id == kNoEntry) return begin + i;
       if (out != nullptr) out[begin + i] = id;
     }
@@ -149,8 +153,6 @@ absl::StatusOr<EntryId> Index::Insert(NamespaceIndex ns, const BlockKey& key,
   return id;
 }
 
-const IndexEntry& Index::Get(EntryId id) const { return rep_->slab[id]; }
-
 EntryId Index::Remove(EntryId id) {
   Rep& rep = *rep_;
   IndexEntry& entry = rep.slab[id];
@@ -183,22 +185,6 @@ void Index::Erase(EntryId id) {
   KV_CHECK(entry.used && !entry.live && entry.leases == 0);
   --rep_->doomed;
   rep_->FreeCell(id);
-}
-
-absl::Status Index::Lease(EntryId id) {
-  IndexEntry& entry = rep_->slab[id];
-  KV_CHECK(entry.used && entry.live);
-  if (entry.leases == kMaxLeases)
-    return absl::ResourceExhaustedError("too many leases of one block");
-  entry.leases = entry.leases + 1;
-  return absl::OkStatus();
-}
-
-uint32_t Index::Unlease(EntryId id) {
-  IndexEntry& entry = rep_->slab[id];
-  KV_CHECK(entry.used && entry.leases > 0);
-  entry.leases = entry.leases - 1;
-  return static_cast<uint32_t>(entry.leases);
 }
 
 EntryId Index::capacity_ids() const { return static_cast<EntryId>(rep_->slab.size()); }

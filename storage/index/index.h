@@ -18,6 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "storage/base/chunked_array.h"
+#include "storage/base/status_macros.h"
 #include "storage/block/block_key.h"
 
 namespace kvarve {
@@ -74,7 +76,7 @@ class Index {
   absl::StatusOr<EntryId> Insert(NamespaceIndex ns, const BlockKey& key, const BlockKey* parent,
                                  uint32_t depth, uint64_t slot, uint64_t checksum);
 
-  const IndexEntry& Get(EntryId id) const;
+  const IndexEntry& Get(EntryId id) const { return (*slab_)[id]; }
 
   // Takes the entry out of lookups and unlinks it from its parent. If it has leases it stays as
   // doomed (its id and slot valid) until the last one goes. Its children keep their place as
@@ -84,10 +86,21 @@ class Index {
   // Frees a doomed entry's cell. REQUIRES: not live, no leases.
   void Erase(EntryId id);
 
-  // REQUIRES: live. ResourceExhausted at 65,535 leases.
-  absl::Status Lease(EntryId id);
+  // False at 65,535 leases. REQUIRES: live.
+  [[nodiscard]] bool Lease(EntryId id) {
+    IndexEntry& entry = (*slab_)[id];
+    KV_CHECK(entry.used && entry.live);
+    if (entry.leases == kMaxLeases) return false;
+    entry.leases = entry.leases + 1;
+    return true;
+  }
   // Returns the leases left. REQUIRES: leases > 0.
-  uint32_t Unlease(EntryId id);
+  uint32_t Unlease(EntryId id) {
+    IndexEntry& entry = (*slab_)[id];
+    KV_CHECK(entry.used && entry.leases > 0);
+    entry.leases = entry.leases - 1;
+    return static_cast<uint32_t>(entry.leases);
+  }
 
   bool IsLeaf(EntryId id) const { return Get(id).children == 0; }
 
@@ -112,8 +125,15 @@ class Index {
   IndexStats Stats() const;
 
  private:
+  static constexpr uint64_t kMaxLeases = 0xffff;
+  static constexpr size_t kEntriesPerChunk = 32768;  // 2 MiB
+  // A whole huge page is 2 bytes an entry from there on.
+  static constexpr size_t kHugePagesFrom = 32 * kEntriesPerChunk;
+  using Slab = ChunkedArray<IndexEntry, kEntriesPerChunk, kHugePagesFrom>;
+
   struct Rep;
   std::unique_ptr<Rep> rep_;
+  Slab* slab_;  // rep_'s, for the calls that are made for every block of a request
 };
 
 }  // namespace kvarve

@@ -38,6 +38,10 @@ class EvictionPolicy {
   // One access. Within one request the caller touches the deepest block first, so that of one chain
   // the root is the most recent.
   virtual void OnTouch(uint32_t id) = 0;
+  // OnTouch of each, from the last to the first.
+  virtual void OnTouchRun(std::span<const uint32_t> ids) {
+    for (size_t i = ids.size(); i-- > 0;) OnTouch(ids[i]);
+  }
   // A hint that these few ids are touched next: a policy may load what it will need, all at once.
   virtual void PrefetchTouch(std::span<const uint32_t> ids) const {}
   // Became (or ceased to be) a victim's candidate: gained or lost its last child, its first or last

@@ -39,6 +39,10 @@ class LruPolicy final : public EvictionPolicy {
     if (places_[id] != 0) SiftDown(&heaps_[GroupOf(id)], places_[id] - 1, id);
   }
 
+  void OnTouchRun(std::span<const uint32_t> ids) override {
+    for (size_t i = ids.size(); i-- > 0;) LruPolicy::OnTouch(ids[i]);
+  }
+
   // Of a random touch nearly all the time is cache misses: the id's own words, then the children
   // that it has to be compared with. Loaded for all ids together they cost a fraction.
   void PrefetchTouch(std::span<const uint32_t> ids) const override {
@@ -46,10 +50,14 @@ class LruPolicy final : public EvictionPolicy {
       PrefetchForRead(&states_[id]);
       PrefetchForRead(&places_[id]);
     }
+    bool in_heaps = false;
     for (uint32_t id : ids) {
+      if (places_[id] == 0) continue;  // inside a chain, as most are
+      in_heaps = true;
       const size_t child = FirstChild(id);
       if (child != 0) PrefetchForRead(&heaps_[GroupOf(id)][child]);
     }
+    if (!in_heaps) return;
     for (uint32_t id : ids) {
       const size_t first = FirstChild(id);
       if (first == 0) continue;
