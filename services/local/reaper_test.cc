@@ -341,6 +341,7 @@ TEST_F(ReaperTest, DroppedChunksWaitForThoseWhoMapThem) {
   ASSERT_EQ(puppet->Ask("connect"), "ok");
   ASSERT_TRUE(client.Sync().ok());
   ASSERT_THAT(client.chunks(), SizeIs(4));
+  ASSERT_TRUE(Eventually([&] { return Stats().pool_adds == 8; }));  // WELCOME comes before them
   const auto grant = client.Acquire(0, std::span<const BlockKey>(KeyChain(3, 32)).first(1));
   ASSERT_EQ(grant->body.blocks, 1u);
 
