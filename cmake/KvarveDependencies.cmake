@@ -8,6 +8,7 @@ find_package(nlohmann_json CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
+pkg_check_modules(LIBJWT REQUIRED IMPORTED_TARGET libjwt)
 
 # What links these is left out of a build under ThreadSanitizer (the packages are not instrumented).
 option(KVARVE_CORE_ONLY "Build only what links neither gRPC nor prometheus-cpp nor Python" OFF)

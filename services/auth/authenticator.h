@@ -1,0 +1,118 @@
+// Who calls: from a peer's certificate and bearer token to a Caller, or to a refusal. The rules are
+// in docs/security.md; the seam to the gRPC services, which ask once a call.
+//
+// Tokens that were verified lately are remembered by their digest, so that a call costs a hash and
+// a look-up; every call checks expiry and revocation anew. Files are read again by a thread of its
+// own. Failures are counted, and slowed down by address. No token, key or part of them is kept in
+// the clear, logged, or quoted in a message.
+// THREADS: any.  BLOCKS: Create and Reload, on files.
+#ifndef KVARVE_SERVICES_AUTH_AUTHENTICATOR_H_
+#define KVARVE_SERVICES_AUTH_AUTHENTICATOR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/identity/identity.h"
+#include "storage/base/clock.h"
+
+namespace kvarve {
+
+struct AuthOptions {
+  // Callers show certificates, verified by TLS. Otherwise (plaintext) only tokens count.
+  bool tls = false;
+  std::string trust_domain;  // of SPIFFE names; empty: only kvarve:// names
+
+  std::string token_file;        // one shared token (mode 0600) of `default_tenant`, all verbs
+  std::string keys_file;         // JSON Web Key Set; empty: no signed tokens
+  std::string revocations_file;  // may be missing at first; empty: none
+  std::string token_audience = "kvarve";
+  std::string token_issuer;  // empty: any whose key is in the set
+
+  std::string default_tenant = "default";
+  std::set<std::string> tenants;  // those that are configured; a caller of another is refused
+
+  int64_t reload_nanos = 1'000'000'000;  // how often files are looked at
+  const Clock* clock = nullptr;          // null: the system's
+  std::function<int64_t()> now_seconds;  // since 1970; null: the system's
+};
+
+// What a call shows. The certificate is of the connection, verified by TLS.
+struct Presented {
+  std::string_view peer;                          // as gRPC names it: "ipv4:10.0.0.1:5000"
+  std::string_view certificate_pem;               // empty: none
+  std::optional<std::string_view> authorization;  // "Bearer TOKEN"
+  bool repeated = false;                          // the header came more than once
+};
+
+struct Caller {
+  Role role = Role::kClient;
+  std::string tenant;  // of a client; empty for the others
+  VerbSet verbs;       // of a client
+  std::string name;    // for logs: the token's id, or the certificate's fingerprint
+
+  // PermissionDenied, with what would be needed.
+  absl::Status May(Verb verb) const;
+  absl::Status MayAdminister() const;
+};
+
+// Also the label "reason" of kvarve_auth_failures_total.
+enum class AuthFault : uint8_t {
+  kNoToken = 0,
+  kWrongToken,  // not the shared one
+  kMalformed,
+  kAlgorithm,
+  kUnknownKey,
+  kSignature,
+  kClaims,
+  kExpired,
+  kNotYetValid,
+  kAudience,
+  kRevoked,      // token or certificate
+  kCertificate,  // none, none of ours, or expired while connected
+  kTenant,       // token and certificate differ, or the tenant is not configured
+  kThrottled,    // too many failures of its address
+};
+inline constexpr size_t kAuthFaults = 14;
+std::string_view AuthFaultName(AuthFault fault);
+
+struct AuthStats {
+  std::array<uint64_t, kAuthFaults> failures{};
+  uint64_t accepted = 0;
+  uint64_t tokens_verified = 0;  // signatures checked; the others were remembered
+  uint64_t reloads = 0, reload_failures = 0;
+};
+
+class Authenticator {
+ public:
+  // FailedPrecondition: no way to be let in is configured, or the plaintext one without tokens;
+  // and what a file is refused for.
+  static absl::StatusOr<std::unique_ptr<Authenticator>> Create(const AuthOptions& options);
+  ~Authenticator();
+
+  // Unauthenticated: with what to do; ResourceExhausted: too many failures of this address, which
+  // shuts out nobody whose token or certificate was good lately.
+  absl::StatusOr<Caller> Authenticate(const Presented& presented);
+
+  AuthStats Stats() const;
+  // Looks at the files now; the thread does so by itself. A file that is bad leaves what was read
+  // before in force, is counted and logged.
+  void Reload();
+
+ private:
+  struct Rep;
+  explicit Authenticator(std::unique_ptr<Rep> rep);
+  std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_SERVICES_AUTH_AUTHENTICATOR_H_
