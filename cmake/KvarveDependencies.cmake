@@ -6,9 +6,11 @@ find_package(GTest REQUIRED)
 find_package(benchmark CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
+find_package(RocksDB CONFIG REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(LIBJWT REQUIRED IMPORTED_TARGET libjwt)
+pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 
 # What links these is left out of a build under ThreadSanitizer (the packages are not instrumented).
 option(KVARVE_CORE_ONLY "Build only what links neither gRPC nor prometheus-cpp nor Python" OFF)

@@ -1,0 +1,160 @@
+// The only file that knows RocksDB.
+#include <rocksdb/db.h>
+#include <rocksdb/options.h>
+#include <rocksdb/slice.h>
+
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+#include "storage/catalogue/catalogue.h"
+
+namespace kvarve {
+namespace {
+
+constexpr size_t kDeviceBytes = sizeof(CatalogueDevice);
+
+// Device, then the id with its highest byte first: segments of a device are sorted by age.
+std::string KeyOf(const CatalogueDevice& device, uint64_t segment_id) {
+  std::string key(kDeviceBytes + 8, '\0');
+  std::memcpy(key.data(), device.data(), kDeviceBytes);
+  for (int i = 0; i < 8; ++i)
+    key[kDeviceBytes + i] = static_cast<char>(segment_id >> (56 - 8 * i) & 0xff);
+  return key;
+}
+uint64_t IdOf(const rocksdb::Slice& key) {
+  uint64_t id = 0;
+  for (int i = 0; i < 8; ++i) id = id << 8 | static_cast<uint8_t>(key[kDeviceBytes + i]);
+  return id;
+}
+
+rocksdb::Slice SliceOf(std::string_view text) { return {text.data(), text.size()}; }
+
+rocksdb::Options Settings() {
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.create_missing_column_families = true;
+  options.write_buffer_size = 16 << 20;
+  options.max_write_buffer_number = 2;
+  options.max_total_wal_size = 32 << 20;
+  options.compression = rocksdb::kNoCompression;
+  options.max_open_files = 64;
+  options.keep_log_file_num = 2;
+  options.max_log_file_size = 1 << 20;
+  options.paranoid_checks = true;
+  options.max_background_jobs = 2;
+  return options;
+}
+
+// Not synced: what is lost with the power is made again from the footers.
+class RocksCatalogue final : public Catalogue {
+ public:
+  RocksCatalogue(rocksdb::DB* db, std::vector<rocksdb::ColumnFamilyHandle*> families)
+      : db_(db), families_(std::move(families)) {}
+  ~RocksCatalogue() override {
+    for (rocksdb::ColumnFamilyHandle* family : families_) db_->DestroyColumnFamilyHandle(family);
+  }
+
+  std::optional<std::string> Get(const CatalogueDevice& device, uint64_t segment_id) override {
+    return Read(families_[0], KeyOf(device, segment_id));
+  }
+  absl::Status Put(const CatalogueDevice& device, uint64_t segment_id,
+                   std::string_view value) override {
+    return Answer(db_->Put({}, families_[0], KeyOf(device, segment_id), SliceOf(value)));
+  }
+  absl::Status Delete(const CatalogueDevice& device, uint64_t segment_id) override {
+    return Answer(db_->Delete({}, families_[0], KeyOf(device, segment_id)));
+  }
+  std::vector<uint64_t> Segments(const CatalogueDevice& device) override {
+    std::vector<uint64_t> ids;
+    const std::string first = KeyOf(device, 0);
+    const std::string prefix = first.substr(0, kDeviceBytes);
+    const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}, families_[0]));
+    for (it->Seek(first); it->Valid() && it->key().starts_with(prefix); it->Next()) {
+      if (it->key().size() == first.size()) ids.push_back(IdOf(it->key()));
+    }
+    if (!it->status().ok()) Answer(it->status()).IgnoreError();
+    return ids;
+  }
+  std::optional<std::string> GetMeta(std::string_view name) override {
+    return Read(families_[1], std::string(name));
+  }
+  absl::Status PutMeta(std::string_view name, std::string_view value) override {
+    return Answer(db_->Put({}, families_[1], SliceOf(name), SliceOf(value)));
+  }
+  uint64_t errors() const override { return errors_.load(std::memory_order_relaxed); }
+
+ private:
+  std::optional<std::string> Read(rocksdb::ColumnFamilyHandle* family, const std::string& key) {
+    std::string value;
+    const rocksdb::Status status = db_->Get({}, family, key, &value);
+    if (status.ok()) return value;
+    if (!status.IsNotFound()) Answer(status).IgnoreError();
+    return std::nullopt;
+  }
+  absl::Status Answer(const rocksdb::Status& status) {
+    if (status.ok()) return absl::OkStatus();
+    errors_.fetch_add(1, std::memory_order_relaxed);
+    return absl::InternalError("catalogue: " + status.ToString());
+  }
+
+  const std::unique_ptr<rocksdb::DB> db_;
+  const std::vector<rocksdb::ColumnFamilyHandle*> families_;
+  std::atomic<uint64_t> errors_{0};
+};
+
+// Whether deleting the database and making it anew may help: not when another process has it.
+bool IsDamage(const rocksdb::Status& status) {
+  return status.IsCorruption() || status.IsInvalidArgument() || status.IsNotSupported();
+}
+
+absl::StatusOr<std::unique_ptr<Catalogue>> Open(const std::string& path, bool* damaged) {
+  const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
+      {rocksdb::kDefaultColumnFamilyName, rocksdb::ColumnFamilyOptions(Settings())},
+      {"meta", rocksdb::ColumnFamilyOptions(Settings())}};
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status status =
+      rocksdb::DB::Open(rocksdb::DBOptions(Settings()), path, families, &handles, &db);
+  if (status.ok()) return std::make_unique<RocksCatalogue>(db, std::move(handles));
+  *damaged = IsDamage(status);
+  return absl::InternalError("catalogue " + path + ": " + status.ToString());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Catalogue>> OpenRocksCatalogue(const std::string& path) {
+  bool damaged = false;
+  return Open(path, &damaged);
+}
+
+OpenedCatalogue OpenCatalogue(const std::string& path) {
+  OpenedCatalogue opened;
+  bool damaged = false;
+  auto catalogue = Open(path, &damaged);
+  if (!catalogue.ok()) {
+    opened.reason = std::string(catalogue.status().message());
+    if (damaged) {
+      KvLog(LogLevel::kWarning, "catalogue is damaged and made anew from the devices",
+            {{"reason", opened.reason}});
+      rocksdb::DestroyDB(path, Settings()).PermitUncheckedError();
+      opened.rebuilt = true;
+      catalogue = Open(path, &damaged);
+    }
+  }
+  if (catalogue.ok()) {
+    opened.catalogue = *std::move(catalogue);
+    return opened;
+  }
+  opened.reason = std::string(catalogue.status().message());
+  opened.memory = true;
+  KvLog(LogLevel::kWarning,
+        "catalogue cannot be opened: nothing of it is kept until the next start",
+        {{"reason", opened.reason}});
+  opened.catalogue = NewMemoryCatalogue();
+  return opened;
+}
+
+}  // namespace kvarve
