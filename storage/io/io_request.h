@@ -37,6 +37,12 @@ struct IoResult {
   uint64_t bytes = 0;  // moved
 };
 
+// A copy that shares no count with the original, to hand to another thread: the packaged Abseil is
+// not instrumented, and ThreadSanitizer then takes the last release for a race.
+inline absl::Status Unshared(const absl::Status& status) {
+  return status.ok() ? status : absl::Status(status.code(), status.message());
+}
+
 struct IoRequest {
   IoOp op = IoOp::kRead;
   IoClass io_class = IoClass::kDemand;

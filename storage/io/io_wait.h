@@ -26,7 +26,7 @@ class IoWait {
     request.done = [this, done = std::move(request.done)](const IoResult& result) {
       if (done) done(result);
       MutexLock lock(&mutex_);
-      if (first_error_.ok()) first_error_ = result.status;
+      if (first_error_.ok()) first_error_ = Unshared(result.status);
       --pending_;
       changed_.notify_all();
     };
