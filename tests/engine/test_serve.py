@@ -46,15 +46,16 @@ def test_killed_server_answers_warm(daemon, prompt):
         server.kill()
 
 
-@pytest.mark.parametrize("model, flag", [(GEMMA3, "--tensor-parallel-size"), (SMOLLM2, "--pipeline-parallel-size")])
-def test_two_workers(daemon, model, flag):
-    """Each of two workers loads its own part: KV heads (Gemma's one head is on both ranks), or layers."""
+def test_two_workers(daemon):
+    """Tensor parallelism: each of two workers loads its own part (Gemma's one KV head is on both).
+
+    Pipelines are left to fabricated configurations: vLLM 0.32 fails on CPU with two stages, with or without a connector.
+    """
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    prompt = Prompts(tokenizer).take(PREFIX + TAIL)
+    prompt = Prompts(AutoTokenizer.from_pretrained(GEMMA3)).take(PREFIX + TAIL)
     cpus = sorted(os.sched_getaffinity(0))
-    server = VllmServer(model, flag, "2", "--kv-transfer-config", transfer_flag(daemon.endpoint),
+    server = VllmServer(GEMMA3, "--tensor-parallel-size", "2", "--kv-transfer-config", transfer_flag(daemon.endpoint),
                         environment={"VLLM_CPU_OMP_THREADS_BIND": f"{cpus[0]}|{cpus[-1]}"})
     try:
         cold = server.complete(prompt)
