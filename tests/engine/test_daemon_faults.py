@@ -8,6 +8,7 @@ from daemon import Daemon
 
 BLOCK, TAIL, CLIENTS = 128, 32, 4
 PAUSE_SECONDS = 30
+ROUNDS_MIN = 4
 RECOVERY_SECONDS_MAX = 20  # generous: two engines may share the cores; what it took is printed
 
 
@@ -100,19 +101,19 @@ def test_paused_daemon_costs_its_timeout_then_nothing(start, own_daemon, prompts
     engine.wait_saved()
     assert engine.ask(asked[0]).loaded == 2 * BLOCK
     own_daemon.pause()
-    spent = []
+    rounds = []
     end = time.monotonic() + PAUSE_SECONDS
-    while time.monotonic() < end:
+    while time.monotonic() < end or len(rounds) < ROUNDS_MIN:
         answers = ask_together(engine, asked, max_tokens=2)
         assert [answer.loaded for answer in answers] == [0] * CLIENTS
-        spent += [lookup_ms(answer) for answer in answers]
+        rounds.append([lookup_ms(answer) for answer in answers])
     state = engine.scheduler_half.scheduler.client.state()
     assert state["breaker_open"] or not state["connected"]
-    quiet = spent[len(spent) // 2:]
-    print(f"\npaused {PAUSE_SECONDS} s: {len(spent)} requests, slowest lookup {max(spent):.2f} ms, "
-          f"after the breaker opened {max(quiet):.3f} ms")
-    assert sum(ms > 10 for ms in spent) <= 3 + PAUSE_SECONDS * 4  # the breaker's failures and probes
-    assert sorted(quiet)[len(quiet) // 2] < 5  # half of them answered at once, whatever else ran
+    opening, quiet = rounds[0], sorted(ms for spent in rounds[1:] for ms in spent)
+    print(f"\npaused {PAUSE_SECONDS} s: {len(opening) + len(quiet)} requests, slowest lookup {max(opening):.2f} ms, "
+          f"after the breaker opened median {quiet[len(quiet) // 2]:.3f} ms, slowest {quiet[-1]:.3f} ms")
+    assert sum(ms > 10 for ms in opening) >= 3  # what opens it
+    assert quiet[len(quiet) // 2] < 1  # answered at once, whatever else ran on the machine
     own_daemon.resume()
     seconds = wait_for_hits(engine, asked[0])
     print(f"hits {seconds:.2f} s after it went on")
