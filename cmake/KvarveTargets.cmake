@@ -71,10 +71,14 @@ function(kv_test)
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
-# kv_bench(NAME index_bench SRCS index_bench.cc DEPS ...): lands in build/bench, run by ./dev bench.
+# kv_bench(NAME index_bench SRCS index_bench.cc DEPS ...): lands in build/bench, run by ./dev bench. Under sanitizers it
+# is made only when asked for.
 function(kv_bench)
   cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE kv_options ${ARG_DEPS} Threads::Threads)
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bench)
+  if(KVARVE_SANITIZE)
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
 endfunction()
