@@ -17,6 +17,7 @@ MAY_INCLUDE = {
     "storage/arena": (BLOCK, BASE),
     "storage/io": (BASE,),
     "storage/catalogue": (BASE,),
+    "storage/segment": ("storage/io", "storage/catalogue", BLOCK, BASE),
     "storage/index": (BLOCK, BASE),
     "storage/policy": (BLOCK, BASE),
     "storage/cache": ("storage/arena", "storage/index", "storage/policy", BLOCK, BASE),
