@@ -136,8 +136,7 @@ size_t Cache::Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t
     MutexLock lock(&rep_->mutex);
     const NamespaceRecord& record = rep_->Record(ns);
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
-    const size_t found = rep_->index->FindPrefix(record.index, slice, ids.data());
-    rep_->policy->PrefetchTouch(std::span(ids.data(), found));
+    const size_t found = rep_->FindToTouch(record, slice, ids);
     rep_->TouchFound(record, std::span(ids.data(), found), request_id);
     hit += found;
     more = found == slice.size() && hit < keys.size();

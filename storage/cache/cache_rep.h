@@ -97,7 +97,10 @@ struct Cache::Rep {
   // Takes a lease out of the tables; the caller unleases its entries in slices.
   std::vector<EntryId> TakeLease(LeaseId id);
   void UnleaseInSlices(const std::vector<EntryId>& entries);  // takes the mutex itself
-  // The caller has let the policy prefetch what it needs.
+  // Index::FindPrefix, where what is found will be touched: the policy's memory is fetched while
+  // the next keys are looked for. REQUIRES: ids has room for all keys.
+  size_t FindToTouch(const NamespaceRecord& ns, std::span<const BlockKey> keys,
+                     std::span<EntryId> ids) const;
   void TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids, uint64_t request_id);
 
   NamespaceRecord& Record(NamespaceHandle handle);

@@ -80,6 +80,20 @@ void Cache::Rep::UnleaseInSlices(const std::vector<EntryId>& entries) {
   }
 }
 
+size_t Cache::Rep::FindToTouch(const NamespaceRecord& ns, std::span<const BlockKey> keys,
+                               std::span<EntryId> ids) const {
+  constexpr size_t kBatch = 32;
+  size_t found = 0;
+  while (found < keys.size()) {
+    const auto batch = keys.subspan(found, std::min(kBatch, keys.size() - found));
+    const size_t more = index->FindPrefix(ns.index, batch, &ids[found]);
+    policy->PrefetchTouch(ids.subspan(found, more));
+    found += more;
+    if (more < batch.size()) break;
+  }
+  return found;
+}
+
 void Cache::Rep::TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids,
                             uint64_t request_id) {
   const uint32_t touched_end = touches.DepthEnd(ns.index, request_id);
@@ -128,11 +142,9 @@ AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> k
 size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKey> keys,
                               uint64_t request_id, bool hold, Lease* lease, AcquireResult* result) {
   std::array<EntryId, kKeysPerHold> ids;
-  const size_t found = index->FindPrefix(ns.index, keys, ids.data());
+  const size_t found = FindToTouch(ns, keys, ids);
   const uint64_t bytes = SlotBytes(ns);
   const size_t fitting = std::min<uint64_t>(found, RoomToLease(*lease->account) / bytes);
-  // What touching will need, while the entries are read.
-  if (!hold) policy->PrefetchTouch(std::span(ids.data(), fitting));
   result->grants.reserve(result->grants.size() + fitting);
   uint32_t chunk_index = SlotRef().chunk_index();  // of no slot
   uint64_t chunk_id = 0;

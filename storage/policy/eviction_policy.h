@@ -42,7 +42,7 @@ class EvictionPolicy {
   virtual void OnTouchRun(std::span<const uint32_t> ids) {
     for (size_t i = ids.size(); i-- > 0;) OnTouch(ids[i]);
   }
-  // A hint that these few ids are touched next: a policy may load what it will need, all at once.
+  // A hint that these few ids are touched soon: a policy may begin to load what it will need.
   virtual void PrefetchTouch(std::span<const uint32_t> ids) const {}
   // Became (or ceased to be) a victim's candidate: gained or lost its last child, its first or last
   // lease.

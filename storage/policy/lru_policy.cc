@@ -15,8 +15,8 @@ namespace {
 // to the bottom, where it mostly is already. Nothing is put off: no call ever pays for many earlier
 // ones.
 //
-// Invariants: an id is evictable exactly if places_[id] != 0; then heaps_[group][places_[id] - 1]
-// == id. A heap orders by states_, whose touch numbers are unique.
+// Invariants: an id is evictable exactly if its state says so; then heaps_[group][places_[id]] ==
+// id. A heap orders by states_, whose touch numbers are unique.
 class LruPolicy final : public EvictionPolicy {
  public:
   std::string_view Name() const override { return "lru"; }
@@ -29,48 +29,28 @@ class LruPolicy final : public EvictionPolicy {
     }
     KV_CHECK(states_[id] == 0);
     if (traits.group >= heaps_.size()) heaps_.resize(traits.group + 1);
-    states_[id] = NextTouch() << kGroupBits | traits.group;
+    states_[id] = NextTouch() << kTouchShift | traits.group;
     if (evictable) Push(id);
   }
 
   void OnTouch(uint32_t id) override {
     KV_CHECK(Known(id));
-    states_[id] = NextTouch() << kGroupBits | GroupOf(id);
-    if (places_[id] != 0) SiftDown(&heaps_[GroupOf(id)], places_[id] - 1, id);
+    states_[id] = NextTouch() << kTouchShift | (states_[id] & (kInHeap | kGroupMask));
+    if (InHeap(id)) SiftDown(&heaps_[GroupOf(id)], places_[id], id);
   }
 
   void OnTouchRun(std::span<const uint32_t> ids) override {
+    PrefetchPlaces(ids);
     for (size_t i = ids.size(); i-- > 0;) LruPolicy::OnTouch(ids[i]);
   }
 
-  // Of a random touch nearly all the time is cache misses: the id's own words, then the children
-  // that it has to be compared with. Loaded for all ids together they cost a fraction.
   void PrefetchTouch(std::span<const uint32_t> ids) const override {
-    for (uint32_t id : ids) {
-      PrefetchForRead(&states_[id]);
-      PrefetchForRead(&places_[id]);
-    }
-    bool in_heaps = false;
-    for (uint32_t id : ids) {
-      if (places_[id] == 0) continue;  // inside a chain, as most are
-      in_heaps = true;
-      const size_t child = FirstChild(id);
-      if (child != 0) PrefetchForRead(&heaps_[GroupOf(id)][child]);
-    }
-    if (!in_heaps) return;
-    for (uint32_t id : ids) {
-      const size_t first = FirstChild(id);
-      if (first == 0) continue;
-      const Heap& heap = heaps_[GroupOf(id)];
-      for (size_t child = first; child < std::min(first + kChildren, heap.size()); ++child) {
-        PrefetchForRead(&states_[heap[child]]);
-      }
-    }
+    for (uint32_t id : ids) PrefetchForRead(&states_[id]);
   }
 
   void OnEvictable(uint32_t id, bool evictable) override {
     KV_CHECK(Known(id));
-    if (evictable == (places_[id] != 0)) return;
+    if (evictable == InHeap(id)) return;
     if (evictable) {
       Push(id);
     } else {
@@ -80,7 +60,7 @@ class LruPolicy final : public EvictionPolicy {
 
   void OnRemove(uint32_t id) override {
     KV_CHECK(Known(id));
-    if (places_[id] != 0) TakeOut(id);
+    if (InHeap(id)) TakeOut(id);
     states_[id] = 0;
   }
 
@@ -88,7 +68,7 @@ class LruPolicy final : public EvictionPolicy {
     return group < heaps_.size() && heaps_[group].size() > 0 ? heaps_[group][0] : kNoVictim;
   }
 
-  uint64_t LastTouch(uint32_t id) const override { return states_[id] >> kGroupBits; }
+  uint64_t LastTouch(uint32_t id) const override { return states_[id] >> kTouchShift; }
 
   uint64_t MemoryBytes() const override {
     uint64_t bytes = sizeof(*this) + states_.MemoryBytes() + places_.MemoryBytes() +
@@ -98,10 +78,14 @@ class LruPolicy final : public EvictionPolicy {
   }
 
  private:
-  static constexpr int kGroupBits = 12;
-  static_assert(kMaxPolicyGroups <= 1u << kGroupBits);
-  // 14 years at ten million touches a second; later touches would count as equally recent.
-  static constexpr uint64_t kTouchMax = (1ull << (64 - kGroupBits)) - 1;
+  // A state: touch number, evictable or not, group. One word, so that a touch inside a chain reads
+  // and writes nothing else.
+  static constexpr uint64_t kGroupMask = kMaxPolicyGroups - 1;
+  static constexpr uint64_t kInHeap = kMaxPolicyGroups;
+  static constexpr int kTouchShift = 13;
+  static_assert(kInHeap << 1 == 1ull << kTouchShift);
+  // 7 years at ten million touches a second; later touches would count as equally recent.
+  static constexpr uint64_t kTouchMax = (1ull << (64 - kTouchShift)) - 1;
   static constexpr size_t kChildren = 4;  // of a node: four states are loaded at once
 
   using Heap = ChunkedArray<uint32_t, 4096>;  // chunks of 16 KiB: there may be many groups
@@ -113,19 +97,45 @@ class LruPolicy final : public EvictionPolicy {
   bool Known(uint32_t id) const { return id < states_.size() && states_[id] != 0; }
   // Its children's start in its heap; 0: none, or in no heap.
   size_t FirstChild(uint32_t id) const {
-    const size_t place = places_[id];
-    if (place == 0) return 0;
-    const size_t first = (place - 1) * kChildren + 1;
+    if (!InHeap(id)) return 0;
+    const size_t first = places_[id] * size_t{kChildren} + 1;
     return first < heaps_[GroupOf(id)].size() ? first : 0;
   }
-  uint32_t GroupOf(uint32_t id) const { return states_[id] & (kMaxPolicyGroups - 1); }
+  bool InHeap(uint32_t id) const { return (states_[id] & kInHeap) != 0; }
+  uint32_t GroupOf(uint32_t id) const { return states_[id] & kGroupMask; }
+
+  // Of a random touch nearly all the time is cache misses: beside the id's own state, in a heap,
+  // its place and the children that it has to be compared with. Loaded for all ids together they
+  // cost a fraction.
+  void PrefetchPlaces(std::span<const uint32_t> ids) const {
+    bool in_heaps = false;
+    for (uint32_t id : ids) {
+      if (!InHeap(id)) continue;  // inside a chain, as most are
+      in_heaps = true;
+      PrefetchForRead(&places_[id]);
+    }
+    if (!in_heaps) return;
+    for (uint32_t id : ids) {
+      const size_t child = FirstChild(id);
+      if (child != 0) PrefetchForRead(&heaps_[GroupOf(id)][child]);
+    }
+    for (uint32_t id : ids) {
+      const size_t first = FirstChild(id);
+      if (first == 0) continue;
+      const Heap& heap = heaps_[GroupOf(id)];
+      for (size_t child = first; child < std::min(first + kChildren, heap.size()); ++child) {
+        PrefetchForRead(&states_[heap[child]]);
+      }
+    }
+  }
 
   void Put(Heap* heap, size_t at, uint32_t id) {
     (*heap)[at] = id;
-    places_[id] = static_cast<uint32_t>(at + 1);
+    places_[id] = static_cast<uint32_t>(at);
   }
 
   void Push(uint32_t id) {
+    states_[id] |= kInHeap;
     Heap& heap = heaps_[GroupOf(id)];
     heap.PushBack(id);
     SiftUp(&heap, heap.size() - 1, id);
@@ -133,10 +143,10 @@ class LruPolicy final : public EvictionPolicy {
 
   void TakeOut(uint32_t id) {
     Heap& heap = heaps_[GroupOf(id)];
-    const size_t at = places_[id] - 1;
+    const size_t at = places_[id];
     const uint32_t last = heap[heap.size() - 1];
     heap.PopBack();
-    places_[id] = 0;
+    states_[id] &= ~kInHeap;
     if (last == id) return;
     if (at > 0 && states_[last] < states_[heap[(at - 1) / kChildren]]) {
       SiftUp(&heap, at, last);
@@ -180,8 +190,8 @@ class LruPolicy final : public EvictionPolicy {
   }
 
   uint64_t clock_ = 0;
-  ChunkedArray<uint64_t, 32768> states_;  // touch number and group; 0: unknown
-  ChunkedArray<uint32_t, 65536> places_;  // in the group's heap, from 1; 0: not evictable
+  ChunkedArray<uint64_t, 32768> states_;  // 0: unknown
+  ChunkedArray<uint32_t, 65536> places_;  // in the group's heap, of those in it
   std::vector<Heap> heaps_;
 };
 

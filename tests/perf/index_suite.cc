@@ -133,17 +133,17 @@ void TouchRow(BenchTable* table) {
     const double start = NowMicros();
     for (uint32_t n = 0; n < kPolicyEntries / kChain; ++n) {
       const auto chain = static_cast<uint32_t>(sequence.Below(kPolicyEntries / kChain));
-      for (uint32_t i = 0; i < kChain; ++i) ids[i] = chain * kChain + kChain - 1 - i;
+      for (uint32_t i = 0; i < kChain; ++i) ids[i] = chain * kChain + i;
       touch_all();
     }
     return kPolicyEntries / (NowMicros() - start);
   };
   const auto mine = [&] {
     policy->PrefetchTouch(ids);
-    for (uint32_t id : ids) policy->OnTouch(id);
+    policy->OnTouchRun(ids);
   };
   const auto loop = [&] {
-    for (uint32_t id : ids) bare[id] = ++clock;
+    for (size_t i = kChain; i-- > 0;) bare[ids[i]] = ++clock;
   };
   table->Compare({.name = name,
                   .unit = "M/s",
