@@ -3,6 +3,7 @@
 
 option(KVARVE_WERROR "Warnings are errors" ON)
 set(KVARVE_SANITIZE "" CACHE STRING "Comma list for -fsanitize=, empty for none")
+option(KVARVE_FUZZ "Link fuzz targets with libFuzzer (needs clang)" OFF)
 
 add_library(kv_options INTERFACE)
 target_include_directories(kv_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
@@ -10,9 +11,12 @@ target_compile_options(kv_options INTERFACE -Wall -Wextra -Wno-unused-parameter 
                                             $<$<BOOL:${KVARVE_WERROR}>:-Werror>)
 if(KVARVE_SANITIZE)
   # Instrumented standard headers (std::regex) look uninitialised to g++ 12.
-  target_compile_options(kv_options INTERFACE -Wno-maybe-uninitialized)
+  target_compile_options(kv_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   add_compile_options(-fsanitize=${KVARVE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${KVARVE_SANITIZE})
+endif()
+if(KVARVE_FUZZ)  # what is fuzzed has to tell the fuzzer which ways it took
+  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 find_program(KVARVE_MOLD mold)
 if(KVARVE_MOLD)
