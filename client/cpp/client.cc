@@ -133,6 +133,8 @@ std::string_view PutOutcomeName(PutOutcome outcome) {
       return "rejected_policy";
     case PutOutcome::kRejectedInvalidated:
       return "rejected_invalidated";
+    case PutOutcome::kRejectedQuota:
+      return "rejected_quota";
   }
   return "unknown";
 }

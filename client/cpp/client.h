@@ -113,6 +113,7 @@ enum class PutOutcome : uint8_t {  // storage/cache's PutResult, by number
   kRejectedNoSpace = 3,
   kRejectedPolicy = 4,
   kRejectedInvalidated = 5,
+  kRejectedQuota = 6,
 };
 // "stored", "exists", "rejected_parent" and so on: what people and other languages read.
 std::string_view PutOutcomeName(PutOutcome outcome);

@@ -41,6 +41,7 @@ TEST(KvarveC, CodesAndOutcomesAreTheLibrarys) {
   EXPECT_EQ(static_cast<int>(KVARVE_NOT_FOUND), static_cast<int>(absl::StatusCode::kNotFound));
   EXPECT_EQ(static_cast<int>(KVARVE_REJECTED_INVALIDATED),
             static_cast<int>(PutOutcome::kRejectedInvalidated));
+  EXPECT_EQ(static_cast<int>(KVARVE_REJECTED_QUOTA), static_cast<int>(PutOutcome::kRejectedQuota));
   EXPECT_EQ(static_cast<int>(KVARVE_REJECTED_PARENT),
             static_cast<int>(PutOutcome::kRejectedParent));
 }

@@ -150,7 +150,7 @@ absl::Status SendPut(Link::Turn& turn, ClientNamespace ns, const PutChain& chain
                                                      timeout_nanos, region));
   local::PutReplyBody reply;
   Packet results;
-  constexpr uint8_t kLast = static_cast<uint8_t>(PutOutcome::kRejectedInvalidated);
+  constexpr uint8_t kLast = static_cast<uint8_t>(PutOutcome::kRejectedQuota);
   if (!local::ParseBody(packet, &reply, &results).ok() || reply.blocks != keys.size() ||
       std::any_of(results.begin(), results.end(), [](uint8_t result) { return result > kLast; })) {
     return turn.Garbage("a PUT_REPLY that cannot be");

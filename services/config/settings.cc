@@ -63,6 +63,18 @@ constexpr Setting kSettings[] = {
      "blocks."},
     {"tenant.rules", SettingType::kList, "", "uid:1000=team-a,gid:2000=team-b",
      "Which clients belong to which tenant; the first rule that fits counts."},
+    {"tenant.names", SettingType::kList, "", "team-a,team-b",
+     "Further tenants: those that only certificates and tokens of remote clients name. Who names "
+     "another than these, tenant.default and those of tenant.rules is refused."},
+    {"tenant.quotas", SettingType::kList, "",
+     "team-a=host_bytes:4GiB..16GiB connections:..64",
+     "What tenants may have, as TENANT=RESOURCE:FLOOR..CEILING with spaces between several. A floor "
+     "is theirs whenever they want it, a ceiling is never passed, and between them they share what "
+     "is idle; either may be left out. Resources: host_bytes (floors are kept in multiples of "
+     "arena.chunk_bytes), entries (blocks), lease_bytes (read in place at once), "
+     "ingest_bytes_per_second, connections."},
+    {"tenant.default_quota", SettingType::kString, "", "host_bytes:..8GiB",
+     "The same for each tenant that tenant.quotas does not name; ceilings only."},
     {"tenant.state_dir", SettingType::kString, "", "/var/lib/kvarve",
      "Folder that keeps the tenants' secret salts (mode 0600) over restarts. Empty: new ones at "
      "each start."},
@@ -78,6 +90,10 @@ constexpr Setting kSettings[] = {
      0, kMaxBytes},
     {"limits.lease_process_bytes", SettingType::kBytes, "0", "4GiB",
      "The same for one process. 0: a quarter of the capacity.", 0, kMaxBytes},
+    {"limits.ingest_bytes_per_second", SettingType::kBytes, "0", "4GiB",
+     "Most bytes that all tenants together put a second; their floors are kept free of it. 0: no "
+     "limit.",
+     0, kMaxBytes},
     {"limits.hold", SettingType::kDuration, "10s", "5s", "Longest hold that a lookup may ask for.",
      0, 60 * kSecond},
     {"limits.staging_session_bytes", SettingType::kBytes, "256MiB", "128MiB",

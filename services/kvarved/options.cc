@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
+#include "client/identity/identity.h"
+#include "services/kvarved/quotas.h"
 #include "storage/base/abseil.h"
 #include "storage/base/status_macros.h"
 
@@ -53,6 +55,40 @@ absl::StatusOr<TenantRule> ParseRule(std::string_view text) {
   (is_uid ? rule.uid : rule.gid) = id;
   rule.tenant = text.substr(equals + 1);
   return rule;
+}
+
+// Every setting of tenants but the rules: quotas, and who is known.
+absl::Status TenantsOf(const Config& config, CacheOptions* cache, LocalServerOptions* local) {
+  for (const std::string& text : config.List("tenant.quotas")) {
+    const auto quota = ParseTenantQuota(text);
+    if (!quota.ok()) return Wrong(config, "tenant.quotas", ToStd(quota.status().message()));
+    if (!cache->quotas.insert(*quota).second) {
+      return Wrong(config, "tenant.quotas", "names a tenant twice: \"" + quota->first + "\"");
+    }
+    local->more_tenants.insert(quota->first);
+  }
+  const auto others = ParseQuota(config.Text("tenant.default_quota"));
+  if (!others.ok()) {
+    return Wrong(config, "tenant.default_quota", ToStd(others.status().message()));
+  }
+  for (const QuotaRange& range : others->ranges) {
+    if (range.floor != 0) {
+      return Wrong(config, "tenant.default_quota",
+                   "has a floor; floors are for tenants that tenant.quotas names");
+    }
+  }
+  cache->default_quota = *others;
+  if (const uint64_t rate = config.Bytes("limits.ingest_bytes_per_second"); rate != 0) {
+    cache->ingest_bytes_per_second = rate;
+  }
+  for (const std::string& name : config.List("tenant.names")) {
+    const absl::Status good = CheckTenantName(name);
+    if (!good.ok()) return Wrong(config, "tenant.names", ToStd(good.message()));
+    local->more_tenants.insert(name);
+  }
+  local->quotas = cache->quotas;
+  local->default_quota = cache->default_quota;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemory& host) {
@@ -138,6 +174,7 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
   options.log_format = config.Text("log.format") == "json" ? LogFormat::kJson : LogFormat::kText;
   KV_ASSIGN_OR_RETURN(options.cache, CacheOptionsOf(config, host));
   KV_ASSIGN_OR_RETURN(options.local, LocalOptionsOf(config));
+  KV_RETURN_IF_ERROR(TenantsOf(config, &options.cache, &options.local));
   options.metrics = config.Address("metrics.listen");
   KV_ASSIGN_OR_RETURN(options.rpc, RpcOptionsOf(config));
   return options;

@@ -69,6 +69,10 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
                                 {"tenant.default", "team"},
                                 {"tenant.rules", "uid:7=a,gid:8=b=c"},
                                 {"tenant.state_dir", "/tmp/state"},
+                                {"tenant.names", "c,d"},
+                                {"tenant.quotas", "a=host_bytes:64MiB..,e=connections:1..5"},
+                                {"tenant.default_quota", "entries:..77"},
+                                {"limits.ingest_bytes_per_second", "8MiB"},
                                 {"limits.sessions", "9"},
                                 {"limits.sessions_per_uid", "8"},
                                 {"limits.namespaces_per_tenant", "7"},
@@ -99,6 +103,13 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_EQ(local.tenants[1].gid, 8u);
   EXPECT_EQ(local.tenants[1].tenant, "b=c");
   EXPECT_EQ(local.state_dir, "/tmp/state");
+  EXPECT_THAT(local.more_tenants, ElementsAre("a", "c", "d", "e"));
+  ASSERT_EQ(options->cache.quotas.size(), 2u);
+  EXPECT_EQ(options->cache.quotas.at("a").of(Resource::kHostBytes).floor, 64u << 20);
+  EXPECT_EQ(options->cache.default_quota.of(Resource::kEntries).ceiling, 77u);
+  EXPECT_EQ(options->cache.ingest_bytes_per_second, 8u << 20);
+  EXPECT_EQ(local.quotas, options->cache.quotas);
+  EXPECT_EQ(local.default_quota, options->cache.default_quota);
   EXPECT_EQ(local.max_sessions, 9u);
   EXPECT_EQ(local.max_sessions_per_uid, 8u);
   EXPECT_EQ(local.max_namespaces_per_tenant, 7u);
@@ -147,6 +158,10 @@ TEST(DaemonOptionsTest, WhatDoesNotFitTogether) {
     EXPECT_THAT(Error({{"tenant.rules", rule}}), HasSubstr("tenant.rules")) << rule;
   }
   EXPECT_THAT(Error({{"tenant.default", ""}}), HasSubstr("must not be empty"));
+  EXPECT_THAT(Error({{"tenant.quotas", "a=bytes:..1"}}), HasSubstr("tenant.quotas (flag"));
+  EXPECT_THAT(Error({{"tenant.quotas", "a=entries:..1,a=entries:..2"}}), HasSubstr("twice"));
+  EXPECT_THAT(Error({{"tenant.default_quota", "entries:1.."}}), HasSubstr("has a floor"));
+  EXPECT_THAT(Error({{"tenant.names", std::string(129, 'x')}}), HasSubstr("tenant.names"));
   EXPECT_THAT(Error({{"arena.chunk_bytes", "33MiB"}}), HasSubstr("multiple of 32 MiB"));
   EXPECT_THAT(Error({{"rpc.listen", "0.0.0.0:7410"}, {"rpc.token_file", "/x"}}),
               HasSubstr("loopback only"));

@@ -120,6 +120,30 @@ TEST_F(AcceptorTest, SessionsAUserAndInAll) {
   EXPECT_EQ(Refusals(Refusal::kSessions), 1u);
 }
 
+TEST_F(AcceptorTest, SessionsOfATenant) {
+  options_.quotas["default"].of(Resource::kConnections) = {0, 2};
+  StartServer();
+  auto one = std::make_unique<RawClient>(options_.socket_path);
+  RawClient two(options_.socket_path);
+  ASSERT_TRUE(one->Hello().ok());
+  ASSERT_TRUE(two.Hello().ok());
+  const absl::Status refused = FirstWord();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(std::string(refused.message()),
+            "tenant \"default\" is over its quota of connections: 2 in use of at most 2");
+  EXPECT_EQ(Refusals(Refusal::kSessionsOfTenant), 1u);
+  EXPECT_EQ(Stats().sessions_of_tenant.front().second, 2u);
+  one.reset();
+  EXPECT_TRUE(Eventually([&] { return Stats().sessions == 1; }));
+  RawClient again(options_.socket_path);
+  EXPECT_TRUE(again.Hello().ok());
+  server_.reset();
+  options_.quotas["other"].of(Resource::kConnections) = {options_.max_sessions + 1ull,
+                                                         QuotaRange::kNoCeiling};
+  EXPECT_EQ(LocalServer::Start(options_, cache_.get()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(AcceptorTest, HelloComesInTimeAndFirst) {
   options_.hello_timeout_nanos = 30'000'000;
   StartServer();

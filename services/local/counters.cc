@@ -17,8 +17,8 @@ std::string_view SessionEndName(SessionEnd end) {
 
 std::string_view RefusalName(Refusal refusal) {
   constexpr std::array<std::string_view, kRefusals> kNames = {
-      "not_allowed", "sessions",      "sessions_of_uid", "ended_of_process",
-      "descriptors", "hello_timeout", "bad_hello",       "version"};
+      "not_allowed",   "sessions",  "sessions_of_uid", "ended_of_process",  "descriptors",
+      "hello_timeout", "bad_hello", "version",         "sessions_of_tenant"};
   return kNames[static_cast<size_t>(refusal)];
 }
 

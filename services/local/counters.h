@@ -7,7 +7,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace kvarve {
 
@@ -31,8 +34,9 @@ enum class Refusal : uint8_t {
   kHelloTimeout = 5,
   kBadHello = 6,
   kVersion = 7,
+  kSessionsOfTenant = 8,
 };
-inline constexpr size_t kRefusals = 8;
+inline constexpr size_t kRefusals = 9;
 std::string_view RefusalName(Refusal refusal);
 
 inline constexpr size_t kRequestTypes = 32;  // by local::Type; 0 and unknown ones at 0
@@ -51,7 +55,8 @@ struct RequestStats {
 };
 
 struct LocalStats {
-  uint64_t sessions = 0;        // live
+  uint64_t sessions = 0;  // live
+  std::vector<std::pair<std::string, uint64_t>> sessions_of_tenant;
   uint64_t ended_sessions = 0;  // without BYE, waiting for their processes
   uint64_t processes = 0;       // known now
   uint64_t sessions_opened = 0;

@@ -30,6 +30,7 @@ absl::StatusOr<std::unique_ptr<LocalServer>> LocalServer::Start(const LocalServe
       options.max_sessions == 0) {
     return absl::InvalidArgumentError("local plane: an empty range of versions, or no sessions");
   }
+  KV_RETURN_IF_ERROR(CheckQuotas(options.quotas, Resource::kConnections, options.max_sessions, 1));
   auto rep = std::make_unique<Rep>();
   rep->options = options;
   rep->cache = cache;

@@ -53,7 +53,8 @@ Reaper::Reaper(const LocalServerOptions* options, Cache* cache, Counters* counte
     : options_(*options),
       cache_(cache),
       counters_(counters),
-      staging_(options->staging_bytes_total) {}
+      staging_(options->staging_bytes_total),
+      live_of_tenant_(options->quotas, options->default_quota, options->max_sessions) {}
 
 Reaper::~Reaper() { Stop(); }
 
@@ -135,6 +136,10 @@ absl::StatusOr<std::shared_ptr<SessionRecord>> Reaper::Admit(Peer peer, UniqueFd
                      " earlier sessions of this process ended without BYE and are kept until it "
                      "exits; no more are taken"));
   }
+  if (const absl::Status entered = live_of_tenant_.Enter(record->tenant); !entered.ok()) {
+    *refusal = Refusal::kSessionsOfTenant;
+    return entered;
+  }
   record->socket = std::move(*socket);
   record->id = next_session_++;
   record->account.name = absl::StrCat("session ", record->id);
@@ -214,6 +219,7 @@ SessionEnd Reaper::End(const RecordPtr& record, SessionEnd how) {
     process->last_end_nanos = Now();
     const auto of_uid = live_of_uid_.find(process->uid);
     if (--of_uid->second == 0) live_of_uid_.erase(of_uid);
+    live_of_tenant_.Leave(record->tenant);
 
     record->holds_memory = record->staging != nullptr || !record->chunks.empty();
     ++process->ended;
@@ -452,6 +458,7 @@ void Reaper::CopyTo(LocalStats* stats) const {
   stats->staging_bytes = staging_.used();
   MutexLock lock(&mutex_);
   stats->sessions = live_.size();
+  stats->sessions_of_tenant = live_of_tenant_.Used();
   stats->ended_sessions = ended_.size();
   stats->processes = processes_.size();
 }

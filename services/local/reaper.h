@@ -115,6 +115,7 @@ class Reaper {
   std::map<SessionId, pthread_t> threads_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, ProcessPtr> processes_ ABSL_GUARDED_BY(mutex_);  // by serial
   std::map<uid_t, uint32_t> live_of_uid_ ABSL_GUARDED_BY(mutex_);
+  ConnectionUse live_of_tenant_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, uint32_t> chunk_users_ ABSL_GUARDED_BY(mutex_);
 };
 

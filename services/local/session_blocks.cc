@@ -19,6 +19,7 @@ using local::Builder;
 using local::Type;
 
 constexpr uint32_t kNoSpaceRetryMillis = 100;
+constexpr int64_t kNanosPerMilli = 1'000'000;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
@@ -166,15 +167,24 @@ absl::Status Session::OnPut(uint64_t request, Packet packet) {
   put.sources = sources;
   put.request_id = view.body.request_id;
   put.recompute_us = view.body.recompute_us;
+  absl::Status over_quota;
+  int64_t retry_nanos = 0;
+  put.quota_status = &over_quota;
+  put.retry_after_nanos = &retry_nanos;
   std::vector<PutResult> results(keys_.size());
   KV_RETURN_IF_ERROR(cache_.Put(put, results));
+  // Nothing of the chain is there: the reason says more than a result.
+  if (put.first_depth == 0 && results.front() == PutResult::kRejectedQuota) return over_quota;
 
   local::PutReplyBody reply;
   reply.blocks = static_cast<uint32_t>(results.size());
   uint64_t stored = 0;
   for (const PutResult result : results) {
     stored += result == PutResult::kStored;
-    if (result == PutResult::kRejectedNoSpace) reply.retry_after_ms = kNoSpaceRetryMillis;
+    if (result == PutResult::kRejectedNoSpace || result == PutResult::kRejectedQuota) {
+      reply.retry_after_ms =
+          std::max(kNoSpaceRetryMillis, static_cast<uint32_t>(retry_nanos / kNanosPerMilli));
+    }
   }
   Counters::Add(counters_.put_bytes, stored * ns->block_bytes);
   static_assert(sizeof(PutResult) == 1);

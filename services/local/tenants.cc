@@ -14,7 +14,6 @@
 #include "storage/base/status_macros.h"
 #include "storage/base/unique_fd.h"
 #include "storage/base/units.h"
-#include "storage/base/utf8.h"
 
 namespace kvarve {
 namespace {
@@ -25,17 +24,6 @@ constexpr size_t kMaxSaltFileBytes = kMaxTenants * (2 * kTenantSaltBytes + 2 + k
 
 absl::Status FileError(const std::string& path, const char* what) {
   return absl::UnavailableError(absl::StrCat(path, ": ", what, ": ", std::strerror(errno)));
-}
-
-absl::Status CheckName(const std::string& tenant) {
-  const bool control = std::any_of(tenant.begin(), tenant.end(),
-                                   [](unsigned char c) { return c < 0x20 || c == 0x7f; });
-  if (tenant.empty() || tenant.size() > kMaxTenantNameBytes || control || !IsUtf8(tenant)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tenant's name is 1 to ", kMaxTenantNameBytes,
-                     " bytes of UTF-8 text without control characters"));
-  }
-  return absl::OkStatus();
 }
 
 std::string RandomSalt() {
@@ -89,7 +77,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseSalts(const std::string&
     }
     absl::StatusOr<std::string> salt = FromHex(text.substr(at, kHexBytes));
     const std::string tenant = text.substr(at + kHexBytes + 1, end - at - kHexBytes - 1);
-    if (!salt.ok() || !CheckName(tenant).ok()) return damaged();
+    if (!salt.ok() || !CheckTenantName(tenant).ok()) return damaged();
     if (!salts.emplace(tenant, *salt).second) return damaged();
     at = end + 1;
   }
@@ -127,12 +115,13 @@ absl::StatusOr<std::unique_ptr<Tenants>> Tenants::Create(const LocalServerOption
   tenants->rules_ = options.tenants;
   tenants->default_tenant_ = options.default_tenant;
   tenants->max_namespaces_ = options.max_namespaces_per_tenant;
-  if (options.tenants.size() >= kMaxTenants) {
+  if (options.tenants.size() + options.more_tenants.size() >= kMaxTenants) {
     return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxTenants, " tenant rules"));
   }
   std::set<std::string> names = {options.default_tenant};
   for (const TenantRule& rule : options.tenants) names.insert(rule.tenant);
-  for (const std::string& name : names) KV_RETURN_IF_ERROR(CheckName(name));
+  names.insert(options.more_tenants.begin(), options.more_tenants.end());
+  for (const std::string& name : names) KV_RETURN_IF_ERROR(CheckTenantName(name));
 
   std::map<std::string, std::string> known;
   const std::string path = options.state_dir + "/tenant_salts";
@@ -180,7 +169,10 @@ absl::StatusOr<NamespaceDescriptor> Tenants::Complete(const std::string& tenant,
         "older one");
   }
   const auto salt = salts_.find(tenant);
-  KV_CHECK(salt != salts_.end());
+  if (salt == salts_.end()) {
+    return absl::NotFoundError(absl::StrCat("this daemon does not know the tenant \"", tenant,
+                                            "\"; name it in tenant.names"));
+  }
   descriptor.tenant = tenant;
   descriptor.tenant_salt = salt->second;
   KV_RETURN_IF_ERROR(ValidateDescriptor(descriptor));

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/identity/identity.h"
 #include "services/local/options.h"
 #include "storage/base/mutex.h"
 #include "storage/block/namespace.h"
@@ -25,7 +26,6 @@ namespace kvarve {
 
 inline constexpr size_t kTenantSaltBytes = 32;
 inline constexpr size_t kMaxTenants = 4096;
-inline constexpr size_t kMaxTenantNameBytes = 128;
 
 class Tenants {
  public:
@@ -39,6 +39,7 @@ class Tenants {
   // The complete descriptor of a client's part: tenant and salt written in. InvalidArgument: the
   // client wrote them itself. FailedPrecondition: `digest` is not ours of the client's part: the
   // two sides encode differently. ResourceExhausted: the tenant has too many namespaces.
+  // NotFound: a tenant that is not configured (it has no salt).
   absl::StatusOr<NamespaceDescriptor> Complete(const std::string& tenant,
                                                NamespaceDescriptor descriptor,
                                                const NamespaceDigest& digest);
@@ -49,7 +50,7 @@ class Tenants {
   std::vector<TenantRule> rules_;
   std::string default_tenant_;
   uint32_t max_namespaces_ = 0;
-  std::map<std::string, std::string> salts_;  // every tenant of the rules, and the default
+  std::map<std::string, std::string> salts_;  // every tenant of the options
 
   Mutex mutex_;
   std::map<std::string, std::set<NamespaceId>> namespaces_ ABSL_GUARDED_BY(mutex_);

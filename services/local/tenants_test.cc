@@ -106,6 +106,16 @@ TEST_F(TenantsTest, SaltsAreKeptSecretAndSeparate) {
   EXPECT_EQ(SaltOf(**back, "gid"), salts["gid"]);
 }
 
+// Tenants that only remote callers have get salts too, and who is not known gets none.
+TEST_F(TenantsTest, TenantsOfOtherPlanes) {
+  options_.more_tenants = {"remote"};
+  const auto tenants = Tenants::Create(options_);
+  ASSERT_TRUE(tenants.ok()) << tenants.status();
+  EXPECT_EQ(SaltOf(**tenants, "remote").size(), kTenantSaltBytes);
+  EXPECT_EQ((*tenants)->Complete("stranger", Descriptor(), DigestOf(Descriptor())).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
 TEST_F(TenantsTest, AnUnsafeOrDamagedFileIsRefusedAndKept) {
   ASSERT_TRUE(Tenants::Create(options_).ok());
   const std::string good = Read();

@@ -76,6 +76,61 @@ void CollectArena(Snapshot s, Out out) {
   }
 }
 
+void CollectTenantBytes(Snapshot s, Out out) {
+  for (const PoolStats& of : s.cache.pools) {
+    out.Add(of.used_bytes, {{"tenant", of.tenant}, {"tier", "host"}});
+  }
+}
+
+// A row for what tenants have, and for what they may have where that is limited.
+void CollectTenantQuotas(Snapshot s, Out out) {
+  for (const PoolStats& of : s.cache.pools) {
+    for (size_t i = 0; i < kResources; ++i) {
+      const auto resource = static_cast<Resource>(i);
+      const QuotaRange& range = of.quota.of(resource);
+      const std::string name(ResourceName(resource));
+      if (range.floor > 0) {
+        out.Add(range.floor, {{"tenant", of.tenant}, {"resource", name}, {"limit", "floor"}});
+      }
+      if (range.ceiling != QuotaRange::kNoCeiling) {
+        out.Add(range.ceiling, {{"tenant", of.tenant}, {"resource", name}, {"limit", "ceiling"}});
+      }
+    }
+    out.Add(of.share_bytes,
+            {{"tenant", of.tenant}, {"resource", "host_bytes"}, {"limit", "share"}});
+  }
+}
+
+void CollectTenantKeys(Snapshot s, Out out) {
+  for (const PoolStats& of : s.cache.pools) {
+    out.Add(of.lookup_hit_keys, {{"tenant", of.tenant}, {"result", "hit"}});
+    out.Add(of.lookup_keys - of.lookup_hit_keys, {{"tenant", of.tenant}, {"result", "miss"}});
+  }
+}
+
+void CollectQuotaRefusals(Snapshot s, Out out) {
+  for (const PoolStats& of : s.cache.pools) {
+    for (size_t i = 0; i < kResources; ++i) {
+      if (of.quota_refusals[i] == 0) continue;
+      out.Add(of.quota_refusals[i],
+              {{"tenant", of.tenant},
+               {"resource", std::string(ResourceName(static_cast<Resource>(i)))}});
+    }
+  }
+}
+
+// A number of each tenant's pool.
+template <uint64_t PoolStats::*member>
+void CollectOfTenants(Snapshot s, Out out) {
+  for (const PoolStats& of : s.cache.pools) out.Add(of.*member, {{"tenant", of.tenant}});
+}
+
+void CollectTenantSessions(Snapshot s, Out out) {
+  for (const auto& [tenant, sessions] : s.local.sessions_of_tenant) {
+    out.Add(sessions, {{"tenant", tenant}});
+  }
+}
+
 void CollectPages(Snapshot s, Out out) {
   for (const auto& [pool, bytes] : s.page_bytes) out.Add(bytes, {{"pool", pool}});
 }
@@ -219,6 +274,30 @@ const Metric kMetrics[] = {
      [](Snapshot s, Out out) { out.Add(s.cache.policy_bytes); }},
     {"kvarve_namespaces", kGauge, "", "Namespaces opened since the start.",
      [](Snapshot s, Out out) { out.Add(s.cache.namespaces); }},
+
+    {"kvarve_tenant_bytes", kGauge, "tenant, tier", "Memory of a tenant's blocks.",
+     CollectTenantBytes},
+    {"kvarve_tenant_entries", kGauge, "tenant", "A tenant's blocks, those being put included.",
+     CollectOfTenants<&PoolStats::entries>},
+    {"kvarve_tenant_leased_bytes", kGauge, "tenant",
+     "Bytes that a tenant's clients have under lease.", CollectOfTenants<&PoolStats::leased_bytes>},
+    {"kvarve_tenant_sessions", kGauge, "tenant", "A tenant's same-host clients connected.",
+     CollectTenantSessions},
+    {"kvarve_tenant_quota", kGauge, "tenant, resource, limit",
+     "What a tenant may have: floor and ceiling where they are set, and its share of the host tier "
+     "that others cannot take.",
+     CollectTenantQuotas},
+    {"kvarve_tenant_quota_refused_blocks_total", kCounter, "tenant, resource",
+     "Blocks not put, or not leased, because a tenant's quota of the resource was used up.",
+     CollectQuotaRefusals},
+    {"kvarve_tenant_lookup_keys_total", kCounter, "tenant, result", "Keys that a tenant looked up.",
+     CollectTenantKeys},
+    {"kvarve_tenant_hit_bytes_total", kCounter, "tenant", "Bytes of the blocks that a tenant read.",
+     CollectOfTenants<&PoolStats::hit_bytes>},
+    {"kvarve_tenant_put_bytes_total", kCounter, "tenant", "Bytes that a tenant stored.",
+     CollectOfTenants<&PoolStats::stored_bytes>},
+    {"kvarve_tenant_evicted_blocks_total", kCounter, "tenant",
+     "A tenant's blocks that left to make room.", CollectOfTenants<&PoolStats::evicted_blocks>},
 
     {"kvarve_leases", kGauge, "", "Leases and holds that clients have.",
      [](Snapshot s, Out out) { out.Add(s.cache.leases); }},

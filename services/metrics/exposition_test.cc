@@ -39,13 +39,26 @@ MetricsSnapshot Snapshot() {
   s.cache.hit_bytes = 105;
   s.local.granted_bytes = 106;
   s.local.read_bytes = 107;
-  for (uint64_t i = 0; i < 6; ++i) s.cache.put_blocks[i] = 110 + i;
+  for (uint64_t i = 0; i < kPutResults; ++i) s.cache.put_blocks[i] = 110 + i;
   s.cache.put_bytes = 120;
   s.cache.put_conflicts = 121;
   s.cache.arena.capacity_bytes = 9000;
   s.cache.arena.draining_bytes = 122;
   s.cache.arena.wasted_bytes = 123;
   s.cache.pools = {{"team-a", 4096, 1024}, {"b\"\\\n", 100, 100}};
+  PoolStats& team = s.cache.pools[0];
+  team.share_bytes = 181;
+  team.entries = 182;
+  team.leased_bytes = 183;
+  team.quota.of(Resource::kEntries) = {184, 185};
+  team.quota.of(Resource::kConnections) = {0, 186};
+  team.lookup_keys = 200;
+  team.lookup_hit_keys = 187;
+  team.hit_bytes = 188;
+  team.stored_bytes = 189;
+  team.evicted_blocks = 190;
+  team.Refused(Resource::kIngest, 191);
+  s.local.sessions_of_tenant = {{"team-a", 192}};
   s.page_bytes = {{"team-a", 2097152}};
   s.cache.evicted_blocks = 124;
   s.cache.reclaimed_blocks = 125;
@@ -95,6 +108,23 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
       {"kvarve_put_blocks_total{result=\"stored\"}", 110},
       {"kvarve_put_blocks_total{result=\"exists\"}", 111},
       {"kvarve_put_blocks_total{result=\"rejected_no_space\"}", 113},
+      {"kvarve_put_blocks_total{result=\"rejected_quota\"}", 116},
+      {"kvarve_tenant_bytes{tenant=\"team-a\",tier=\"host\"}", 1024},
+      {"kvarve_tenant_entries{tenant=\"team-a\"}", 182},
+      {"kvarve_tenant_leased_bytes{tenant=\"team-a\"}", 183},
+      {"kvarve_tenant_sessions{tenant=\"team-a\"}", 192},
+      {"kvarve_tenant_quota{tenant=\"team-a\",resource=\"entries\",limit=\"floor\"}", 184},
+      {"kvarve_tenant_quota{tenant=\"team-a\",resource=\"entries\",limit=\"ceiling\"}", 185},
+      {"kvarve_tenant_quota{tenant=\"team-a\",resource=\"connections\",limit=\"ceiling\"}", 186},
+      {"kvarve_tenant_quota{tenant=\"team-a\",resource=\"host_bytes\",limit=\"share\"}", 181},
+      {"kvarve_tenant_quota_refused_blocks_total{tenant=\"team-a\","
+       "resource=\"ingest_bytes_per_second\"}",
+       191},
+      {"kvarve_tenant_lookup_keys_total{tenant=\"team-a\",result=\"hit\"}", 187},
+      {"kvarve_tenant_lookup_keys_total{tenant=\"team-a\",result=\"miss\"}", 13},
+      {"kvarve_tenant_hit_bytes_total{tenant=\"team-a\"}", 188},
+      {"kvarve_tenant_put_bytes_total{tenant=\"team-a\"}", 189},
+      {"kvarve_tenant_evicted_blocks_total{tenant=\"team-a\"}", 190},
       {"kvarve_put_bytes_total", 120},
       {"kvarve_put_conflicts_total", 121},
       {"kvarve_arena_capacity_bytes", 9000},

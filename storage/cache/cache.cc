@@ -29,9 +29,14 @@ Cache::Rep::Rep(const CacheOptions& options)
       incarnation(RandomWord()),
       index(
           std::make_unique<Index>(options.seed ? options.seed : RandomWord(), options.max_entries)),
+      quotas(options.quotas),
+      default_quota(options.default_quota),
+      ingest(options.ingest_bytes_per_second),
+      max_entries(options.max_entries),
       next_lease(RandomWord() >> 1 | 1),
       lease_bytes_max(options.lease_bytes_max),
-      capacity_bytes(options.arena.capacity_bytes) {
+      capacity_bytes(options.arena.capacity_bytes),
+      chunk_bytes(std::min(options.arena.chunk_bytes, options.arena.capacity_bytes)) {
   for (uint32_t i = kMaxNamespaces; i-- > 0;)
     free_indices.push_back(static_cast<NamespaceIndex>(i));
 }
@@ -59,6 +64,12 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const CacheOptions& options
   }
   auto rep = std::make_unique<Rep>(options);
   KV_ASSIGN_OR_RETURN(rep->arena, Arena::Create(options.arena));
+  for (const QuotaRange& range : options.default_quota.ranges) {
+    if (range.floor == 0) continue;
+    return absl::InvalidArgumentError(
+        "a floor for every tenant cannot be promised: their number is open; give it to named ones");
+  }
+  KV_RETURN_IF_ERROR(rep->CheckFloors(options.quotas));
   rep->policy = NewLruPolicy();
   return std::unique_ptr<Cache>(new Cache(std::move(rep)));
 }
@@ -89,8 +100,7 @@ absl::StatusOr<NamespaceInfo> Cache::OpenNamespace(const NamespaceDescriptor& de
   if (auto it = r.pools.find(info.tenant); it != r.pools.end()) {
     info.pool = it->second;
   } else {
-    info.pool = r.arena->AddPool(info.tenant);
-    r.pools.emplace(info.tenant, info.pool);
+    info.pool = r.AddTenant(info.tenant);
   }
   info.handle = static_cast<NamespaceHandle>(r.namespaces.size());
   NamespaceRecord record;
@@ -123,6 +133,10 @@ size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys) {
     ++rep_->counters.lookups;
     rep_->counters.lookup_keys += keys.size();
     rep_->counters.lookup_hit_keys += hit;
+    PoolStats& counted = rep_->tenants[rep_->Record(ns).info.pool].counted;
+    ++counted.lookups;
+    counted.lookup_keys += keys.size();
+    counted.lookup_hit_keys += hit;
   }
   return hit;
 }
@@ -233,6 +247,7 @@ absl::Status Cache::Resize(uint64_t capacity_bytes) {
     KV_ASSIGN_OR_RETURN(const std::vector<uint32_t> chunks,
                         rep_->arena->SetCapacity(capacity_bytes));
     rep_->capacity_bytes = capacity_bytes;
+    rep_->ComputeShares();
     for (uint32_t chunk : chunks) {
       retiring.emplace_back(rep_->arena->ChunkId(SlotRef::Of(chunk, 0)),
                             rep_->arena->OwnersInChunk(chunk));
@@ -275,8 +290,13 @@ CacheStats Cache::Stats() const {
   stats.leased_bytes = rep_->leased_bytes;
   stats.quarantined_bytes = rep_->quarantined_bytes;
   for (const auto& [tenant, pool] : rep_->pools) {
-    PoolStats& of = stats.pools.emplace_back();
+    const TenantState& state = rep_->tenants[pool];
+    PoolStats& of = stats.pools.emplace_back(state.counted);
     of.tenant = tenant;
+    of.quota = state.quota;
+    of.entries = state.slots;
+    of.share_bytes = state.share_bytes;
+    of.leased_bytes = rep_->lease_use.used(pool);
     const PoolUsage usage = rep_->arena->Usage(pool);
     of.chunk_bytes = usage.chunk_bytes;
     of.used_bytes = usage.used_bytes;
@@ -319,6 +339,20 @@ absl::Status Cache::CheckInvariants() const {
     const IndexEntry& entry = r.index->Get(parent);
     if (entry.used && entry.live && entry.children > count)
       return Differs("children", entry.children, count);
+  }
+  uint64_t slots = 0, leased = 0, tenant_bytes = 0;
+  for (PoolId pool = 0; pool < r.tenants.size(); ++pool) {
+    slots += r.tenants[pool].slots;
+    leased += r.lease_use.used(pool);
+    tenant_bytes += r.arena->Usage(pool).used_bytes;
+  }
+  if (slots != r.slots_used) return Differs("slots of tenants", slots, r.slots_used);
+  if (slots != live + doomed + r.reserved_slots) {
+    return Differs("slots in use", slots, live + doomed + r.reserved_slots);
+  }
+  if (leased != r.leased_bytes) return Differs("leases of tenants", leased, r.leased_bytes);
+  if (tenant_bytes != r.arena->Stats().used_bytes) {
+    return Differs("bytes of tenants", tenant_bytes, r.arena->Stats().used_bytes);
   }
   const IndexStats stats = r.index->Stats();
   if (stats.entries != live) return Differs("live entries", stats.entries, live);

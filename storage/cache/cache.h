@@ -11,6 +11,7 @@
 #ifndef KVARVE_STORAGE_CACHE_CACHE_H_
 #define KVARVE_STORAGE_CACHE_CACHE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,6 +27,7 @@
 #include "storage/base/clock.h"
 #include "storage/block/block_key.h"
 #include "storage/block/namespace.h"
+#include "storage/cache/quota.h"
 #include "storage/index/index.h"
 
 namespace kvarve {
@@ -38,8 +40,11 @@ struct CacheOptions {
   uint64_t max_entries = 64ull << 20;
   std::string policy = "lru";
   uint64_t lease_bytes_max = 0;  // leased and quarantined, all accounts; 0: half of the capacity
-  uint64_t seed = 0;             // of the index's hash; 0: random
-  const Clock* clock = nullptr;  // null: the system's
+  TenantQuotas quotas;           // of tenants by name
+  TenantQuota default_quota;     // of each other tenant
+  uint64_t ingest_bytes_per_second = TokenBucket::kUnlimited;  // of all tenants
+  uint64_t seed = 0;                                           // of the index's hash; 0: random
+  const Clock* clock = nullptr;                                // null: the system's
 };
 
 // An open namespace, by value. `handle` is dense and stays the same over Invalidate.
@@ -90,7 +95,9 @@ enum class PutResult : uint8_t {
   kRejectedNoSpace = 3,  // everything that could go is leased, or capacity is too small
   kRejectedPolicy = 4,
   kRejectedInvalidated = 5,  // the namespace was invalidated meanwhile
+  kRejectedQuota = 6,        // the tenant's, and nothing of its own can go
 };
+inline constexpr size_t kPutResults = 7;
 std::string_view PutResultName(PutResult result);
 
 struct PutRequest {
@@ -102,11 +109,27 @@ struct PutRequest {
       sources;                // block_bytes each; another process may be writing there
   uint64_t request_id = 0;    // touches are once a (namespace, request id, block); 0: each time
   uint32_t recompute_us = 0;  // cost of one block to the engine; 0: unknown
+  // Given the reason when a block is kRejectedQuota, with the numbers: ResourceExhausted.
+  absl::Status* quota_status = nullptr;
+  int64_t* retry_after_nanos = nullptr;  // and when it is worth trying again
 };
 
+// One tenant's pool and what it did.
 struct PoolStats {
   std::string tenant;
   uint64_t chunk_bytes = 0, used_bytes = 0;
+  uint64_t share_bytes = 0;  // of the capacity, that others cannot take from it
+  uint64_t entries = 0;      // with those that a lease still holds, and puts in progress
+  uint64_t leased_bytes = 0;
+  TenantQuota quota;
+  // Counters since start.
+  uint64_t lookups = 0, lookup_keys = 0, lookup_hit_keys = 0;
+  uint64_t hit_blocks = 0, miss_blocks = 0, hit_bytes = 0;
+  uint64_t stored_blocks = 0, stored_bytes = 0, evicted_blocks = 0;
+  std::array<uint64_t, kResources> quota_refusals{};  // blocks, by what was used up
+  void Refused(Resource resource, uint64_t blocks) {
+    quota_refusals[static_cast<size_t>(resource)] += blocks;
+  }
 };
 struct CacheStats {
   ArenaStats arena;
@@ -120,7 +143,7 @@ struct CacheStats {
   uint64_t hit_blocks = 0, miss_blocks = 0;  // of those asked for by Acquire (holds left out)
   uint64_t acquires = 0, hit_bytes = 0, lease_cap_refusals = 0, releases_unknown = 0,
            holds_expired = 0;
-  uint64_t put_blocks[6] = {};  // by PutResult
+  uint64_t put_blocks[kPutResults] = {};  // by PutResult
   uint64_t put_bytes = 0, put_conflicts = 0;
   uint64_t evicted_blocks = 0, reclaimed_blocks = 0, invalidated_blocks = 0, corrupt_blocks = 0;
 };
@@ -176,6 +199,11 @@ class Cache {
   // Online. Shrinking evicts what lies in the retiring chunks; leased blocks leave with their
   // lease.
   absl::Status Resize(uint64_t capacity_bytes);
+
+  // What a tenant may have from now on. A tenant that has more gives it back as it puts, and what
+  // others are owed of it as they put. InvalidArgument: CheckQuotas; for connections, which are the
+  // planes' to count, it changes nothing here.
+  absl::Status SetQuota(const std::string& tenant, const TenantQuota& quota);
 
   // The arena's chunks, for the plane that announces them.
   uint64_t chunk_epoch() const;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <string>
 #include <utility>
@@ -53,8 +54,26 @@ struct NamespaceRecord {
   uint32_t group = 0;        // the policy's
 };
 
+// What the cache knows of a tenant, by the number of its pool.
+struct TenantState {
+  std::string name;
+  TenantQuota quota;
+  uint64_t slots = 0;  // in use: entries, doomed ones, and puts in progress
+  uint64_t share_bytes = 0;
+  uint64_t share_entries = 0;
+  uint64_t wanted_bytes = 0;  // that puts did not get since the last one that got all
+  PoolStats counted;          // only the counters
+};
+
+// How much of a put may go on, and what is in the way of the rest.
+struct Allowance {
+  uint64_t slots = 0;
+  std::optional<Resource> limit;  // the tenant's; none: the index is full
+};
+
 struct Lease {
   LeaseAccount* account = nullptr;
+  PoolId pool = 0;
   std::vector<EntryId> entries;
   uint64_t bytes = 0;
   int64_t hold_until = 0;  // 0: a lease, not a hold
@@ -70,11 +89,17 @@ struct Cache::Rep {
   explicit Rep(const CacheOptions& options);
 
   // ---- room.cc
-  // Up to `count` slots, evicting as needed; appends to `slots`.
-  void AllocateWithRoom(const NamespaceRecord& ns, size_t count, std::vector<SlotRef>* slots);
+  // Up to `count` slots, evicting as needed; appends to `slots`. What ended it, if it is a quota.
+  std::optional<Resource> AllocateWithRoom(const NamespaceRecord& ns, size_t count,
+                                           std::vector<SlotRef>* slots);
+  void FreeSlot(SlotRef slot);
   // Makes progress towards a free slot of `ns`: false when nothing more can go.
   bool MakeRoom(const NamespaceRecord& ns, KeptExtents* kept);
-  bool StealChunk(PoolId pool);
+  // `missing_bytes` are what a put of `pool` lacks.
+  bool StealChunk(PoolId pool, uint64_t missing_bytes);
+  // Retires the chunk of the pool's oldest block. None: all is leased; else whether the chunk is
+  // free at once.
+  std::optional<bool> TakeChunkOf(PoolId pool);
   bool ReclaimExtentOf(EntryId victim, KeptExtents* kept);
   EntryId VictimOf(uint32_t group);
   EntryId OldestVictim(PoolId pool, uint32_t except_group);
@@ -84,15 +109,29 @@ struct Cache::Rep {
   // takes the mutex itself.
   uint64_t RemoveOwners(const std::vector<uint32_t>& owners, uint64_t chunk_id);
 
+  // ---- tenants.cc
+  PoolId AddTenant(const std::string& name);
+  void ApplyQuota(PoolId pool, const TenantQuota& quota);
+  void ComputeShares();
+  absl::Status CheckFloors(const TenantQuotas& of) const;
+  // How many slots of `slot_bytes` the tenant may still have.
+  Allowance AllowanceOf(PoolId pool, uint64_t slot_bytes) const;
+  // Progress towards a higher allowance: false when nothing more can go.
+  bool MakeRoomUnder(const std::optional<Resource>& limit, const NamespaceRecord& ns,
+                     KeptExtents* kept);
+  // ResourceExhausted, with the numbers.
+  absl::Status OverQuota(PoolId pool, Resource resource) const;
+  uint64_t LeaseBytesMax() const { return lease_bytes_max ? lease_bytes_max : capacity_bytes / 2; }
+
   // ---- leases.cc
   // Bytes that the caps still allow the account.
-  uint64_t RoomToLease(const LeaseAccount& account) const;
+  uint64_t RoomToLease(const LeaseAccount& account, PoolId pool) const;
   // Leases the leading keys that are found and fit, adding to `lease` and `result`; returns how
   // many.
   size_t GrantSlice(const NamespaceRecord& ns, std::span<const BlockKey> keys, uint64_t request_id,
                     bool hold, Lease* lease, AcquireResult* result);
-  void Charge(LeaseAccount* account, uint64_t bytes);
-  void Discharge(LeaseAccount* account, uint64_t bytes);
+  void Charge(LeaseAccount* account, PoolId pool, uint64_t bytes);
+  void Discharge(LeaseAccount* account, PoolId pool, uint64_t bytes);
   void UnleaseEntry(EntryId id);
   // Takes a lease out of the tables; the caller unleases its entries in slices.
   std::vector<EntryId> TakeLease(LeaseId id);
@@ -118,6 +157,13 @@ struct Cache::Rep {
   std::map<NamespaceId, NamespaceHandle> handle_of;
   std::vector<NamespaceIndex> free_indices;
   std::map<std::string, PoolId> pools;  // by tenant
+  std::vector<TenantState> tenants;     // by pool
+  TenantQuotas quotas;                  // of all that are configured, open or not
+  TenantQuota default_quota;
+  ReservedUse lease_use;  // of tenants, by pool
+  SharedRate ingest;
+  uint64_t slots_used = 0;  // of all tenants
+  uint64_t max_entries = 0;
   std::map<std::pair<PoolId, uint64_t>, uint32_t>
       groups;  // (pool, slot bytes) -> the policy's group
 
@@ -131,6 +177,7 @@ struct Cache::Rep {
   LeaseId next_lease;
   uint64_t lease_bytes_max = 0;  // 0: half of the capacity
   uint64_t capacity_bytes = 0;
+  uint64_t chunk_bytes = 0;
   uint64_t leased_bytes = 0;  // all accounts
   uint64_t quarantined_bytes = 0;
   uint64_t reserved_slots = 0;  // of puts in progress

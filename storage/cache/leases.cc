@@ -27,24 +27,26 @@ uint64_t TouchTable::Tag(NamespaceIndex ns, uint64_t request) {
   return x == 0 ? 1 : x;
 }
 
-uint64_t Cache::Rep::RoomToLease(const LeaseAccount& account) const {
+uint64_t Cache::Rep::RoomToLease(const LeaseAccount& account, PoolId pool) const {
   if (account.exempt) return std::numeric_limits<uint64_t>::max();
   const auto room = [](uint64_t cap, uint64_t leased) { return cap - std::min(cap, leased); };
-  uint64_t bytes = room(lease_bytes_max ? lease_bytes_max : capacity_bytes / 2, leased_bytes);
+  uint64_t bytes = lease_use.Room(pool, LeaseBytesMax());
   for (const LeaseAccount* of = &account; of != nullptr; of = of->parent) {
     if (of->bytes_max != 0) bytes = std::min(bytes, room(of->bytes_max, of->leased_bytes));
   }
   return bytes;
 }
 
-void Cache::Rep::Charge(LeaseAccount* account, uint64_t bytes) {
+void Cache::Rep::Charge(LeaseAccount* account, PoolId pool, uint64_t bytes) {
+  lease_use.Add(pool, bytes);
   leased_bytes += bytes;
   account->leased_bytes += bytes;
   if (account->parent != nullptr) account->parent->leased_bytes += bytes;
   if (account->quarantined) quarantined_bytes += bytes;
 }
 
-void Cache::Rep::Discharge(LeaseAccount* account, uint64_t bytes) {
+void Cache::Rep::Discharge(LeaseAccount* account, PoolId pool, uint64_t bytes) {
+  lease_use.Sub(pool, bytes);
   leased_bytes -= bytes;
   account->leased_bytes -= bytes;
   if (account->parent != nullptr) account->parent->leased_bytes -= bytes;
@@ -58,7 +60,7 @@ void Cache::Rep::UnleaseEntry(EntryId id) {
     if (index->IsLeaf(id)) policy->OnEvictable(id, true);
     return;
   }
-  arena->Free(SlotRef{entry.slot});
+  FreeSlot(SlotRef{entry.slot});
   index->Erase(id);
 }
 
@@ -68,7 +70,7 @@ std::vector<EntryId> Cache::Rep::TakeLease(LeaseId id) {
   Lease lease = std::move(it->second);
   leases.erase(it);
   leases_of.find(lease.account)->second.erase(id);  // an empty set stays until ReleaseAll
-  Discharge(lease.account, lease.bytes);
+  Discharge(lease.account, lease.pool, lease.bytes);
   return std::move(lease.entries);
 }
 
@@ -114,7 +116,8 @@ AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> k
   AcquireResult result;
   if (keys.empty()) return result;
   Rep& r = *rep_;
-  Lease lease{account, {}, 0, 0};
+  Lease lease;
+  lease.account = account;
   bool more = true;
   for (size_t begin = 0; more; begin += kKeysPerHold) {
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
@@ -126,6 +129,7 @@ AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> k
     if (hold_nanos == 0) {
       ++r.counters.acquires;
       r.counters.miss_blocks += keys.size() - lease.entries.size();
+      r.tenants[lease.pool].counted.miss_blocks += keys.size() - lease.entries.size();
     }
     if (lease.entries.empty()) break;
     result.lease = r.next_lease++;
@@ -144,7 +148,9 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
   std::array<EntryId, kKeysPerHold> ids;
   const size_t found = FindToTouch(ns, keys, ids);
   const uint64_t bytes = SlotBytes(ns);
-  const size_t fitting = std::min<uint64_t>(found, RoomToLease(*lease->account) / bytes);
+  lease->pool = ns.info.pool;
+  const size_t fitting =
+      std::min<uint64_t>(found, RoomToLease(*lease->account, lease->pool) / bytes);
   result->grants.reserve(result->grants.size() + fitting);
   uint32_t chunk_index = SlotRef().chunk_index();  // of no slot
   uint64_t chunk_id = 0;
@@ -161,14 +167,20 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
   if (granted < found) {
     result->over_lease_cap = true;
     ++counters.lease_cap_refusals;
+    const bool of_tenant = lease_use.used(lease->pool) + (granted + 1) * bytes >
+                           tenants[lease->pool].quota.of(Resource::kLeaseBytes).ceiling;
+    if (of_tenant) tenants[lease->pool].counted.Refused(Resource::kLeaseBytes, found - granted);
   }
-  Charge(lease->account, granted * bytes);
+  Charge(lease->account, lease->pool, granted * bytes);
   lease->bytes += granted * bytes;
   lease->entries.insert(lease->entries.end(), ids.begin(), ids.begin() + granted);
   if (!hold) {
     TouchFound(ns, std::span(ids.data(), granted), request_id);
     counters.hit_blocks += granted;
     counters.hit_bytes += granted * ns.info.block_bytes;
+    PoolStats& counted = tenants[ns.info.pool].counted;
+    counted.hit_blocks += granted;
+    counted.hit_bytes += granted * ns.info.block_bytes;
   }
   return granted;
 }

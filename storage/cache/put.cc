@@ -1,6 +1,7 @@
 // Put-if-absent: reserve under the mutex, copy without it, publish under it.
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "absl/strings/str_format.h"
 #include "storage/base/status_macros.h"
@@ -69,15 +70,35 @@ class PutCall {
       }
       Exists(i, id, begin);
     }
-    r_.AllocateWithRoom(ns_, missing, &slots_);
+    AllocateAllowed(missing);
     if (slots_.size() == missing) return end;
-    failure_ = PutResult::kRejectedNoSpace;
     size_t have = slots_.size();
     size_t stop = begin;
     for (; stop < end; ++stop) {
       if (steps_[stop - begin] == Step::kCopy && have-- == 0) break;
     }
     return stop;
+  }
+
+  // Takes as many slots as the tenant's rate of puts, its other quotas and the room allow.
+  void AllocateAllowed(size_t missing) {
+    const PoolId pool = ns_.info.pool;
+    const uint64_t bytes = ns_.info.block_bytes;
+    failure_ = PutResult::kRejectedNoSpace;
+    const size_t allowed = r_.ingest.Take(pool, bytes, missing, r_.clock->NowNanos());
+    std::optional<Resource> limit = r_.AllocateWithRoom(ns_, allowed, &slots_);
+    if (slots_.size() < allowed) {
+      r_.ingest.Return(pool, (allowed - slots_.size()) * bytes);
+    } else if (allowed < missing) {
+      limit = Resource::kIngest;
+    }
+    if (!limit.has_value()) return;
+    failure_ = PutResult::kRejectedQuota;
+    r_.tenants[pool].counted.Refused(*limit, missing - slots_.size());
+    if (request_.quota_status != nullptr) *request_.quota_status = r_.OverQuota(pool, *limit);
+    if (request_.retry_after_nanos != nullptr && *limit == Resource::kIngest) {
+      *request_.retry_after_nanos = r_.ingest.Wait(pool);
+    }
   }
 
   void Copy(size_t begin, size_t end) {
@@ -109,7 +130,7 @@ class PutCall {
       }
       ++slot;
     }
-    for (; slot < slots_.size(); ++slot) r_.arena->Free(slots_[slot]);
+    for (; slot < slots_.size(); ++slot) r_.FreeSlot(slots_[slot]);
     return i;
   }
 
@@ -118,7 +139,7 @@ class PutCall {
     const EntryId found = r_.index->Find(ns_.index, request_.keys[i]);
     if (found != kNoEntry) {  // another put was first
       if (r_.index->Get(found).checksum != checksum) ++r_.counters.put_conflicts;
-      r_.arena->Free(slot);
+      r_.FreeSlot(slot);
       Exists(i, found, begin);
       return true;
     }
@@ -140,6 +161,9 @@ class PutCall {
     r_.touches.Touched(ns_.index, request_.request_id, depth + 1);
     results_[i] = PutResult::kStored;
     r_.counters.put_bytes += ns_.info.block_bytes;
+    PoolStats& counted = r_.tenants[ns_.info.pool].counted;
+    ++counted.stored_blocks;
+    counted.stored_bytes += ns_.info.block_bytes;
     MoveGuard(*id);
     return true;
   }
@@ -186,6 +210,8 @@ std::string_view PutResultName(PutResult result) {
       return "rejected_policy";
     case PutResult::kRejectedInvalidated:
       return "rejected_invalidated";
+    case PutResult::kRejectedQuota:
+      return "rejected_quota";
   }
   return "unknown";
 }

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "storage/base/status_macros.h"
+#include "storage/base/units.h"
 #include "storage/cache/cache_rep.h"
 
 namespace kvarve {
@@ -14,19 +15,32 @@ constexpr size_t kMaxKeptExtents = 16;
 
 }  // namespace
 
-void Cache::Rep::AllocateWithRoom(const NamespaceRecord& ns, size_t count,
-                                  std::vector<SlotRef>* slots) {
+std::optional<Resource> Cache::Rep::AllocateWithRoom(const NamespaceRecord& ns, size_t count,
+                                                     std::vector<SlotRef>* slots) {
   const size_t want = slots->size() + count;
+  const uint64_t slot_bytes = SlotBytes(ns);
+  TenantState& tenant = tenants[ns.info.pool];
+  std::optional<Resource> limit;
   KeptExtents kept;
-  for (int step = 0; step < kMaxRoomSteps; ++step) {
-    arena->Allocate(ns.info.pool, SlotBytes(ns), want - slots->size(), slots);
+  for (int step = 0; step < kMaxRoomSteps && slots->size() < want; ++step) {
+    const Allowance allowance = AllowanceOf(ns.info.pool, slot_bytes);
+    const size_t batch = std::min<uint64_t>(want - slots->size(), allowance.slots);
+    const size_t got = batch > 0 ? arena->Allocate(ns.info.pool, slot_bytes, batch, slots) : 0;
+    tenant.slots += got;
+    slots_used += got;
     const size_t missing = want - slots->size();
     if (missing == 0) break;
-    if (StealChunk(ns.info.pool)) continue;
+    limit.reset();
+    if (got < batch && StealChunk(ns.info.pool, missing * slot_bytes)) continue;
     // As many as are missing at once, so that neighbours freed together can be given out as one
     // run.
     size_t made = 0;
-    while (made < missing && MakeRoom(ns, &kept)) ++made;
+    if (got < batch) {
+      while (made < missing && MakeRoom(ns, &kept)) ++made;
+    } else {
+      while (made < missing && MakeRoomUnder(allowance.limit, ns, &kept)) ++made;
+      limit = allowance.limit;
+    }
     if (made == 0) break;
   }
   for (const EntryId id : kept.set_aside) {  // ids are not given out again meanwhile
@@ -34,6 +48,17 @@ void Cache::Rep::AllocateWithRoom(const NamespaceRecord& ns, size_t count,
     if (entry.used && entry.live && index->IsLeaf(id)) policy->OnEvictable(id, true);
   }
   reserved_slots += slots->size() - (want - count);
+  const size_t missing = want - slots->size();
+  tenant.wanted_bytes = missing == 0 ? 0 : tenant.wanted_bytes + missing * slot_bytes;
+  return missing == 0 ? std::nullopt : limit;
+}
+
+void Cache::Rep::FreeSlot(SlotRef slot) {
+  TenantState& tenant = tenants[arena->Pool(slot)];
+  KV_CHECK(tenant.slots > 0 && slots_used > 0);
+  --tenant.slots;
+  --slots_used;
+  arena->Free(slot);
 }
 
 // Inside a pool the oldest victim decides: if it has another slot size, its whole extent goes,
@@ -50,6 +75,7 @@ bool Cache::Rep::MakeRoom(const NamespaceRecord& ns, KeptExtents* kept) {
   if (own == kNoEntry) return false;
   Remove(own);
   ++counters.evicted_blocks;
+  ++tenants[ns.info.pool].counted.evicted_blocks;
   return true;
 }
 
@@ -84,6 +110,7 @@ bool Cache::Rep::ReclaimExtentOf(EntryId victim, KeptExtents* kept) {
     return owner != kNoOwner && index->Get(owner).live && index->Get(owner).leases == 0;
   };
   if (std::ranges::all_of(owners, removable)) {
+    tenants[arena->Pool(SlotRef{index->Get(victim).slot})].counted.evicted_blocks += owners.size();
     for (uint32_t owner : owners) Remove(owner);
     counters.reclaimed_blocks += owners.size();
     return true;
@@ -97,34 +124,53 @@ bool Cache::Rep::ReclaimExtentOf(EntryId victim, KeptExtents* kept) {
   return false;
 }
 
-// A pool below its fair share takes a chunk from the pool furthest above it. True when a chunk has
-// changed hands.
-bool Cache::Rep::StealChunk(PoolId pool) {
-  // One chunk on its way is enough: it is charged until its last lease has ended and no client maps
-  // it any more.
-  if (pools.size() < 2 || !arena->Dropped().empty()) return false;
-  const uint64_t share = capacity_bytes / pools.size();
-  uint64_t own = 0, most = share, chunk_bytes = 0;
-  PoolId richest = pool;
-  for (const auto& [tenant, candidate] : pools) {
-    uint64_t bytes = 0;
-    for (const ChunkInfo& chunk : arena->Chunks(candidate)) {
-      if (chunk.state == ChunkState::kRetiring) return false;
-      bytes += chunk.bytes;
-      chunk_bytes = std::max(chunk_bytes, chunk.bytes);
-    }
-    if (candidate == pool) {
-      own = bytes;
-    } else if (bytes > most) {
-      richest = candidate, most = bytes;
+// A pool below its fair share takes a chunk from the pool furthest above its own. A chunk of which
+// something is leased, or which a client still maps, is on its way until that ends: no more are
+// taken than were asked for.
+bool Cache::Rep::StealChunk(PoolId pool, uint64_t missing_bytes) {
+  const TenantState& own = tenants[pool];
+  if (tenants.size() < 2 || arena->Usage(pool).chunk_bytes >= own.share_bytes) return false;
+  uint64_t on_way = arena->Stats().draining_bytes, chunk = 0;
+  std::vector<uint64_t> held(tenants.size());
+  for (PoolId each = 0; each < tenants.size(); ++each) {
+    for (const ChunkInfo& info : arena->Chunks(each)) {
+      (info.state == ChunkState::kRetiring ? on_way : held[each]) += info.bytes;
+      chunk = std::max(chunk, info.bytes);
     }
   }
-  if (richest == pool || own >= share) return false;
-  // With fewer chunks than pools a chunk would only wander: it moves when that brings them closer.
-  if (most < own + 2 * chunk_bytes) return false;
-  const EntryId oldest = OldestVictim(richest, UINT32_MAX);
-  if (oldest == kNoEntry) return false;
+  if (chunk == 0 || held[pool] + on_way >= own.share_bytes) return false;
+  if (on_way > 0 && on_way >= own.wanted_bytes + missing_bytes) return false;
+
+  const auto floor = [&](PoolId of) {
+    const uint64_t bytes = tenants[of].quota.of(Resource::kHostBytes).floor;
+    return std::min(RoundUp(std::min(bytes, capacity_bytes), chunk), tenants[of].share_bytes);
+  };
+  const auto above = [&](PoolId of, uint64_t bytes) {
+    return static_cast<int64_t>(bytes) - static_cast<int64_t>(tenants[of].share_bytes);
+  };
+  const bool owed_floor = held[pool] + on_way + chunk <= floor(pool);
+  // With fewer chunks than pools a chunk would only wander: but for a floor, it moves when that
+  // brings the two closer.
+  const int64_t least = above(pool, held[pool] + on_way) + static_cast<int64_t>(2 * chunk);
+  std::vector<std::pair<int64_t, PoolId>> victims;
+  for (PoolId of = 0; of < tenants.size(); ++of) {
+    if (of == pool || held[of] < chunk || held[of] - chunk < floor(of)) continue;
+    const int64_t excess = above(of, held[of]);
+    if (owed_floor || (excess > 0 && excess >= least)) victims.emplace_back(-excess, of);
+  }
+  std::sort(victims.begin(), victims.end());
+  for (const auto& [excess, of] : victims) {
+    const std::optional<bool> is_free = TakeChunkOf(of);
+    if (is_free.has_value()) return *is_free;
+  }
+  return false;
+}
+
+std::optional<bool> Cache::Rep::TakeChunkOf(PoolId pool) {
+  const EntryId oldest = OldestVictim(pool, UINT32_MAX);
+  if (oldest == kNoEntry) return std::nullopt;
   const uint32_t chunk = SlotRef{index->Get(oldest).slot}.chunk_index();
+  const uint64_t draining = arena->Stats().draining_bytes;
   const uint64_t chunk_id = arena->ChunkId(SlotRef::Of(chunk, 0));
   const std::vector<uint32_t> owners = arena->OwnersInChunk(chunk);
   arena->RetireChunk(chunk);
@@ -132,10 +178,11 @@ bool Cache::Rep::StealChunk(PoolId pool) {
     if (owner == kNoOwner || !index->Get(owner).live) continue;
     Remove(owner);
     ++counters.reclaimed_blocks;
+    ++tenants[pool].counted.evicted_blocks;
   }
-  return std::ranges::none_of(arena->Chunks(richest),
+  return std::ranges::none_of(arena->Chunks(pool),
                               [&](const ChunkInfo& info) { return info.id == chunk_id; }) &&
-         arena->Dropped().empty();
+         arena->Stats().draining_bytes == draining;
 }
 
 void Cache::Rep::Remove(EntryId id) {
@@ -144,7 +191,7 @@ void Cache::Rep::Remove(EntryId id) {
   const bool leased = entry.leases > 0;
   policy->OnRemove(id);
   const EntryId parent = index->Remove(id);
-  if (!leased) arena->Free(slot);
+  if (!leased) FreeSlot(slot);
   if (parent != kNoEntry && index->Get(parent).live && index->Get(parent).leases == 0) {
     policy->OnEvictable(parent, true);
   }
