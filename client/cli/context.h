@@ -44,6 +44,8 @@ void AddDaemonCommands(CLI::App* app, Context* context);  // status, stats, resi
 void AddBlockCommands(CLI::App* app, Context* context);   // lookup, put, get
 void AddBenchCommand(CLI::App* app, Context* context);
 void AddConfigCommand(CLI::App* app, Context* context);
+void AddTokenCommand(CLI::App* app, Context* context);
+void AddCertCommand(CLI::App* app, Context* context);
 void AddDoctorCommand(CLI::App* app, Context* context);
 
 // A client that is connected. Unavailable, with what to do: nobody answers within the timeout.

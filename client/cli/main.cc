@@ -32,6 +32,8 @@ int Main(int argc, char** argv) {
   AddBlockCommands(&app, &context);
   AddBenchCommand(&app, &context);
   AddConfigCommand(&app, &context);
+  AddTokenCommand(&app, &context);
+  AddCertCommand(&app, &context);
   AddDoctorCommand(&app, &context);
   try {
     app.parse(argc, argv);

@@ -95,6 +95,66 @@ TEST_F(AcceptorTest, UsersAndGroupsAndTheirTenants) {
   EXPECT_EQ(nobody->Ask("go"), "PERMISSION_DENIED");
 }
 
+// Two tenants with the same descriptor and the same keys: what one has stored is for the other as
+// if it had never been, in every request there is.
+TEST_F(AcceptorTest, AnotherTenantsBlocksAreNoHits) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to be several users";
+  options_.allowed_uids = {40001, 40002};
+  options_.tenants = {{40001, std::nullopt, "victim"}, {40002, std::nullopt, "attacker"}};
+  std::vector<BlockKey> keys(4);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i].bytes.fill(static_cast<uint8_t>(i + 1));
+  const auto client_of = [&](uid_t uid) {
+    return std::make_unique<Puppet>([=, path = options_.socket_path](Puppet::Strings& strings) {
+      strings.Listen();
+      if (::setgroups(0, nullptr) != 0 || ::setuid(uid) != 0) return strings.Say("not root");
+      RawClient client(path);
+      if (!client.Hello({OpaqueNamespace("m", kBlock)}, 1 << 20).ok()) return strings.Say("");
+      const uint64_t offsets[] = {0, kBlock, 2 * kBlock, 3 * kBlock};
+      for (std::string word = "hello";; word = strings.Listen()) {
+        if (word.empty()) return;
+        if (word == "put") {
+          strings.Say(std::to_string(client.PutBlocks(0, kBlock, keys)->front()));
+        } else if (word == "look") {
+          // hits, grants, copies, touched, found corrupt, invalidated
+          std::string counts;
+          const auto add = [&counts](uint64_t count) { counts += std::to_string(count) + " "; };
+          add(client.Lookup(0, keys)->hit_blocks);
+          add(client.Acquire(0, keys)->body.blocks);
+          add(client.Read(0, keys, offsets)->size());
+          add(*client.Touch(0, keys, 7));
+          add(*client.ReportCorrupt(0, keys));
+          add(*client.Invalidate(0, keys));
+          strings.Say(counts);
+        } else if (word == "chunks") {
+          if (!client.Sync().ok()) return strings.Say("no sync");
+          std::string ids = "chunks ";
+          for (const auto& [id, bytes] : client.chunks()) ids += std::to_string(id) + " ";
+          strings.Say(ids);
+        } else {
+          strings.Say("ready");
+        }
+      }
+    });
+  };
+  auto victim = client_of(40001), attacker = client_of(40002);
+  StartServer();
+  OpenToAll();
+  ASSERT_EQ(victim->Ask("go"), "ready");
+  ASSERT_EQ(attacker->Ask("go"), "ready");
+  ASSERT_EQ(victim->Ask("put"), "0");
+  EXPECT_EQ(attacker->Ask("look"), "0 0 0 0 0 0 ");
+  EXPECT_EQ(attacker->Ask("chunks"), "chunks ");  // none of the victim's memory is mapped
+  // What it stores is its own: stored, not found to exist.
+  EXPECT_EQ(attacker->Ask("put"), "0");
+  EXPECT_EQ(attacker->Ask("look"), "4 4 4 4 0 4 ");
+  const std::string own = attacker->Ask("chunks");
+  EXPECT_NE(own, "chunks ");
+  EXPECT_EQ(attacker->Ask("look"), "0 0 0 0 0 0 ");
+  // And the victim's are all there still.
+  EXPECT_NE(victim->Ask("chunks"), own);
+  EXPECT_EQ(victim->Ask("look"), "4 4 4 4 0 4 ");
+}
+
 TEST_F(AcceptorTest, SessionsAUserAndInAll) {
   options_.max_sessions_per_uid = 3;
   StartServer();

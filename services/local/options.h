@@ -77,7 +77,7 @@ struct LocalServerOptions {
   uint64_t staging_bytes_total = 2ull << 30;
 
   int64_t hello_timeout_nanos = 2'000'000'000;
-  int64_t tick_nanos = 1'000'000'000;  // an idle session hears of chunks within this
+  int64_t tick_nanos = 250'000'000;    // an idle session hears of chunks within this
   int64_t reaper_nanos = 100'000'000;  // holds end and dropped chunks go within this
   int64_t no_pidfd_nanos =
       5'000'000'000;                   // PidfdSource::kNone: from the last socket's end to "gone"
