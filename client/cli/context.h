@@ -44,6 +44,7 @@ void AddDaemonCommands(CLI::App* app, Context* context);  // status, stats, resi
 void AddBlockCommands(CLI::App* app, Context* context);   // lookup, put, get
 void AddBenchCommand(CLI::App* app, Context* context);
 void AddConfigCommand(CLI::App* app, Context* context);
+void AddTenantCommands(CLI::App* app, Context* context);  // tenants, quota
 void AddTokenCommand(CLI::App* app, Context* context);
 void AddCertCommand(CLI::App* app, Context* context);
 void AddDoctorCommand(CLI::App* app, Context* context);

@@ -32,6 +32,7 @@ int Main(int argc, char** argv) {
   AddBlockCommands(&app, &context);
   AddBenchCommand(&app, &context);
   AddConfigCommand(&app, &context);
+  AddTenantCommands(&app, &context);
   AddTokenCommand(&app, &context);
   AddCertCommand(&app, &context);
   AddDoctorCommand(&app, &context);

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
+#include "client/identity/identity.h"
 #include "services/config/settings.h"
+#include "services/kvarved/quotas.h"
 #include "storage/arena/host_memory.h"
 #include "storage/base/abseil.h"
 #include "storage/base/clock.h"
@@ -137,14 +139,19 @@ Json StatusJson(const Call& call, const LiveState& live, int64_t uptime_nanos) {
   return json;
 }
 
+// Where a page of a list begins.
+absl::StatusOr<size_t> OffsetOf(const Json& request) {
+  const auto field = request.find("offset");
+  if (field == request.end()) return size_t{0};
+  if (!field->is_number_unsigned()) {
+    return absl::InvalidArgumentError("\"offset\" must be a number");
+  }
+  return field->get<size_t>();
+}
+
 absl::StatusOr<Json> Namespaces(const Call& call) {
   KV_RETURN_IF_ERROR(OnlyFields(call.request, {"offset"}));
-  size_t offset = 0;
-  if (const auto field = call.request.find("offset"); field != call.request.end()) {
-    if (!field->is_number_unsigned())
-      return absl::InvalidArgumentError("\"offset\" must be a number");
-    offset = field->get<size_t>();
-  }
+  KV_ASSIGN_OR_RETURN(const size_t offset, OffsetOf(call.request));
   const std::vector<NamespaceInfo> all = call.cache.Namespaces();
   Json list = Json::array();
   size_t bytes = 0;
@@ -176,6 +183,62 @@ absl::StatusOr<Json> Resize(const Call& call) {
               {"capacity_bytes", after.capacity_bytes},
               {"chunk_bytes", after.chunk_bytes},
               {"draining_bytes", after.draining_bytes}};
+}
+
+Json TenantJson(const PoolStats& of) {
+  Json refused = Json::object();
+  for (size_t i = 0; i < kResources; ++i) {
+    if (of.quota_refusals[i] == 0) continue;
+    refused[std::string(ResourceName(static_cast<Resource>(i)))] = of.quota_refusals[i];
+  }
+  return {{"tenant", of.tenant},
+          {"quota", QuotaText(of.quota)},
+          {"used_bytes", of.used_bytes},
+          {"chunk_bytes", of.chunk_bytes},
+          {"share_bytes", of.share_bytes},
+          {"entries", of.entries},
+          {"leased_bytes", of.leased_bytes},
+          {"lookup_keys", of.lookup_keys},
+          {"hit_keys", of.lookup_hit_keys},
+          {"hit_bytes", of.hit_bytes},
+          {"put_bytes", of.stored_bytes},
+          {"evicted_blocks", of.evicted_blocks},
+          {"quota_refused_blocks", std::move(refused)}};
+}
+
+absl::StatusOr<Json> Tenants(const Call& call) {
+  KV_RETURN_IF_ERROR(OnlyFields(call.request, {"offset"}));
+  KV_ASSIGN_OR_RETURN(const size_t offset, OffsetOf(call.request));
+  const std::vector<PoolStats> all = call.cache.Stats().pools;
+  Json list = Json::array();
+  size_t bytes = 0;
+  for (size_t i = offset; i < all.size(); ++i) {
+    Json tenant = TenantJson(all[i]);
+    bytes += Dump(tenant).size();
+    if (bytes > kNamespaceBytesPerAnswer && !list.empty()) break;
+    list.push_back(std::move(tenant));
+  }
+  return Json{{"total", all.size()}, {"tenants", std::move(list)}};
+}
+
+absl::StatusOr<Json> Quota(const Call& call) {
+  KV_RETURN_IF_ERROR(OnlyFields(call.request, {"tenant", "quota"}));
+  const auto tenant = call.request.find("tenant"), quota = call.request.find("quota");
+  if (tenant == call.request.end() || !tenant->is_string() || quota == call.request.end() ||
+      !quota->is_string()) {
+    return absl::InvalidArgumentError("\"tenant\" and \"quota\" must be texts");
+  }
+  const std::string name = tenant->get<std::string>();
+  KV_RETURN_IF_ERROR(CheckTenantName(name));
+  KV_ASSIGN_OR_RETURN(const TenantQuota parsed, ParseQuota(quota->get_ref<const std::string&>()));
+  if (parsed.of(Resource::kConnections) != QuotaRange()) {
+    return absl::InvalidArgumentError(
+        "connections are limited from the start on: set them in tenant.quotas");
+  }
+  KV_RETURN_IF_ERROR(call.cache.SetQuota(name, parsed));
+  KvLog(LogLevel::kInfo, "quota changed",
+        {{"uid", absl::StrFormat("%d", call.uid)}, {"tenant", name}, {"quota", QuotaText(parsed)}});
+  return Json{{"tenant", name}, {"quota", QuotaText(parsed)}};
 }
 
 // Which namespaces an invalidation means.
@@ -242,9 +305,10 @@ absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
     return absl::InvalidArgumentError("\"op\" is missing");
   const std::string& name = op->get_ref<const std::string&>();
   const Call call{*options_, *cache_, request, uid};
-  absl::StatusOr<Json> answer = absl::InvalidArgumentError(
-      absl::StrFormat("unknown op \"%s\"; known: status, stats, namespaces, resize, invalidate",
-                      name.substr(0, 64)));
+  absl::StatusOr<Json> answer = absl::InvalidArgumentError(absl::StrFormat(
+      "unknown op \"%s\"; known: status, stats, namespaces, tenants, quota, resize, "
+      "invalidate",
+      name.substr(0, 64)));
   if (name == "status" || name == "stats") {
     KV_RETURN_IF_ERROR(OnlyFields(request, {}));
     answer = name == "stats"
@@ -252,6 +316,10 @@ absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
                  : StatusJson(call, live_(), SystemClock::Get()->NowNanos() - start_nanos_);
   } else if (name == "namespaces") {
     answer = Namespaces(call);
+  } else if (name == "tenants") {
+    answer = Tenants(call);
+  } else if (name == "quota") {
+    answer = Quota(call);
   } else if (name == "resize") {
     answer = Resize(call);
   } else if (name == "invalidate") {

@@ -2,6 +2,8 @@
 //
 //   {"op": "status"}       {"op": "stats"}
 //   {"op": "namespaces", "offset": 0}                     what fits an answer, and the total
+//   {"op": "tenants"}                                     what each has, may have and did
+//   {"op": "quota", "tenant": NAME, "quota": "host_bytes:1GiB..4GiB entries:..1000"}
 //   {"op": "resize", "capacity": "2GiB" | "50%" | bytes}
 //   {"op": "invalidate", "ns": HEX | "model": NAME | "all": true}
 //

@@ -70,6 +70,40 @@ class AdminTest : public ::testing::Test {
   std::unique_ptr<Admin> admin_;
 };
 
+TEST_F(AdminTest, TenantsAndQuotas) {
+  const NamespaceInfo ns = Open("m");
+  Put(ns, 3);
+  Json tenants = Do({{"op", "tenants"}});
+  EXPECT_EQ(tenants["total"], 1);
+  EXPECT_EQ(tenants["tenants"][0]["tenant"], "team");
+  EXPECT_EQ(tenants["tenants"][0]["used_bytes"], 3 * kBlockBytes);
+  EXPECT_EQ(tenants["tenants"][0]["entries"], 3);
+  EXPECT_EQ(tenants["tenants"][0]["put_bytes"], 3 * kBlockBytes);
+  EXPECT_EQ(tenants["tenants"][0]["quota"], "");
+  EXPECT_EQ(tenants["tenants"][0]["share_bytes"], 4 * kExtentBytes);
+  EXPECT_EQ(Do({{"op", "tenants"}, {"offset", 1}})["tenants"].size(), 0);
+
+  const Json set = Do({{"op", "quota"}, {"tenant", "team"}, {"quota", "entries:..4"}});
+  EXPECT_EQ(set["quota"], "entries:..4");
+  Put(Open("another"), 6);
+  tenants = Do({{"op", "tenants"}});
+  EXPECT_EQ(tenants["tenants"][0]["entries"], 4);
+  EXPECT_EQ(tenants["tenants"][0]["quota"], "entries:..4");
+  EXPECT_EQ(tenants["tenants"][0]["quota_refused_blocks"]["entries"], 2);
+
+  EXPECT_THAT(std::string(Error(R"({"op":"quota","tenant":"t"})").message()), HasSubstr("texts"));
+  EXPECT_THAT(std::string(Error(R"({"op":"quota","tenant":"t","quota":"x:.."})").message()),
+              HasSubstr("no resource"));
+  EXPECT_THAT(std::string(Error(R"({"op":"quota","tenant":"","quota":""})").message()),
+              HasSubstr("name"));
+  EXPECT_THAT(
+      std::string(Error(R"({"op":"quota","tenant":"t","quota":"host_bytes:9GiB.."})").message()),
+      HasSubstr("add up to"));
+  EXPECT_THAT(
+      std::string(Error(R"({"op":"quota","tenant":"t","quota":"connections:..1"})").message()),
+      HasSubstr("tenant.quotas"));
+}
+
 TEST_F(AdminTest, StatusAndStats) {
   Put(Open("m"), 3);
   const Json status = Do({{"op", "status"}});
