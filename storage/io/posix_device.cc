@@ -62,7 +62,7 @@ class PosixDevice final : public QueuedDevice {
         }
       }
       const int64_t result = Call(file_.fd.get(), item->request);
-      Finish(*std::move(item), result);
+      Finish(*item, result);
       MutexLock lock(&mutex_);
       if (stopping_ && queue_.waiting() == 0) wake_.notify_all();
     }

@@ -48,7 +48,7 @@ void QueuedDevice::Submit(IoRequest request) {
   request.done(refused);
 }
 
-void QueuedDevice::Finish(IoQueue::Item item, int64_t result) {
+void QueuedDevice::Finish(const IoQueue::Item& item, int64_t result) {
   const IoRequest& request = item.request;
   const IoResult told = ResultOf(info_, request.op, request.offset, item.bytes, result);
   {

@@ -29,7 +29,7 @@ class QueuedDevice : public Device {
   // Something waits. Called under the lock: it only notifies.
   virtual void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   // Counts and tells. `result`: bytes or -errno.
-  void Finish(IoQueue::Item item, int64_t result);
+  void Finish(const IoQueue::Item& item, int64_t result);
 
   const DeviceFile file_;
   mutable Mutex mutex_;

@@ -256,9 +256,9 @@ class UringDevice final : public QueuedDevice {
         Prepare(inflight);
         continue;
       }
-      IoQueue::Item item = std::move(inflight->item);
+      const IoQueue::Item item = std::move(inflight->item);
       started_.erase(inflight->self);
-      Finish(std::move(item), result);
+      Finish(item, result);
     }
     ::io_uring_cq_advance(&ring_, count);
     if (woken) ArmWake();

@@ -1,5 +1,6 @@
 // What is on the device: headers at Open, tables at Recover.
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "storage/base/log.h"
@@ -251,7 +252,7 @@ void SegmentLog::Rep::DropTorn(uint32_t slot, SegmentTable* table) {
   slots[slot].strikes = 0;
 }
 
-void SegmentLog::Rep::RecoverSlot(uint32_t slot) {
+std::optional<SegmentTable> SegmentLog::Rep::RecoverSlot(uint32_t slot) {
   Slot state;
   {
     MutexLock lock(&gate.mutex);
@@ -279,7 +280,8 @@ void SegmentLog::Rep::RecoverSlot(uint32_t slot) {
       // What could not be read may be there at the next start: it is not overwritten.
       const bool empty = absl::IsNotFound(table.status());
       Vacate(slot, empty ? SlotState::kFree : SlotState::kSuspect);
-      return;  // first_seq stays unknown: behind a header without frames an older footer may lie
+      // first_seq stays unknown: behind a header without frames an older footer may lie.
+      return std::nullopt;
     }
     stats.*source += 1;
     stats.recovered_records += table->records.size();
@@ -287,7 +289,7 @@ void SegmentLog::Rep::RecoverSlot(uint32_t slot) {
     if (now == SlotState::kUnsealed) slots[slot].table = std::make_shared<SegmentTable>(*table);
     SetState(slot, now);
   }
-  owner->OnRecovered(*table);
+  return *std::move(table);
 }
 
 absl::Status SegmentLog::Recover() {
@@ -299,7 +301,15 @@ absl::Status SegmentLog::Recover() {
       if (r.slots[it->second].state == SlotState::kUnrecovered) newest_first.push_back(it->second);
     }
   }
-  for (const uint32_t slot : newest_first) r.RecoverSlot(slot);
+  std::future<std::optional<SegmentTable>> next;
+  for (size_t i = 0; i < newest_first.size(); ++i) {
+    const std::optional<SegmentTable> table =
+        next.valid() ? next.get() : r.RecoverSlot(newest_first[i]);
+    if (r.options.recovery_thread && i + 1 < newest_first.size()) {
+      next = std::async(std::launch::async, &SegmentLog::Rep::RecoverSlot, &r, newest_first[i + 1]);
+    }
+    if (table) r.owner->OnRecovered(*table);
+  }
   r.recovered.store(true);
   for (const uint64_t id : r.catalogue->Segments(r.superblock.uuid)) {
     bool known = false;

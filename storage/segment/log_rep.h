@@ -135,7 +135,8 @@ struct SegmentLog::Rep {
   std::optional<SegmentTable> TableFromCatalogue(uint32_t slot, const Slot& state);
   // Of a segment that is known: from memory, the catalogue or the footer.
   absl::StatusOr<SegmentTable> LoadTable(uint32_t slot);
-  void RecoverSlot(uint32_t slot);
+  // What the owner is to be told of the slot; none: nothing.
+  std::optional<SegmentTable> RecoverSlot(uint32_t slot);
   // Of a segment that was never synced: takes out the blocks that are not whole.
   void DropTorn(uint32_t slot, SegmentTable* table);
   bool SealRecovered(uint32_t slot, SegmentTable* table);

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -204,6 +205,27 @@ TEST_F(SegmentLogTest, AnEraseOutlivesARestartAndItsSegment) {
   EXPECT_FALSE(Good(1, 0));
   EXPECT_TRUE(Good(1, 100));
   EXPECT_TRUE(Good(2, 0));
+}
+
+// The header that has the highest id is torn and the catalogue, which has it too, is gone.
+TEST_F(SegmentLogTest, ATornNewestHeaderReissuesNoId) {
+  Format(256 << 10, 8);
+  Open();
+  std::set<uint64_t> ids;
+  for (int start = 0; start < 5; ++start) {
+    Put(1, static_cast<uint64_t>(start) * 100, 5, 9000);
+    uint64_t newest = 0;
+    for (uint64_t n = 0; n < 5; ++n)
+      newest = owner_->Find(TestNs(1), testing::KeyOf(start * 100 + n))->at.segment_id;
+    EXPECT_TRUE(ids.insert(newest).second);
+    EXPECT_EQ(newest, *ids.rbegin());
+    const uint64_t slot = (*log_->OffsetOf({newest, 0}) - kMiB) / (256 << 10);
+    log_.reset();
+    disk_->image()[kMiB + slot * (256 << 10) + 600] ^= std::byte{1};
+    catalogue_ = NewMemoryCatalogue();
+    Open();
+    EXPECT_FALSE(Good(1, static_cast<uint64_t>(start) * 100));
+  }
 }
 
 TEST_F(SegmentLogTest, OpensOnlyTheDeviceThatIsMeant) {
