@@ -143,7 +143,8 @@ class SegmentLog {
 
   // Writes blocks (of one chain, in order, so that they lie side by side) into the stream; what
   // became of each the owner is told, before the next Drain returns. Waits while `depth` frames are
-  // in flight. A block over what a segment holds is not written.
+  // in flight. A block over what a segment holds is not written. Before Recover is done nothing is
+  // reclaimed: without a free slot blocks are not written then.
   void Append(StreamClass stream, std::span<const AppendBlock> blocks);
   // Until all that was appended is told and no seal is under way.
   void Drain();
