@@ -18,10 +18,10 @@
 
 namespace kvarve {
 
-inline constexpr size_t kHttpThreads = 2;
+inline constexpr size_t kHttpThreads = 16;
 inline constexpr size_t kHttpQueueMax =
     16;  // connections that wait for a thread; beyond it accepting waits
-inline constexpr int kHttpSeconds = 3;  // to read a request, and to write an answer
+inline constexpr int kHttpSeconds = 1;  // to read a request, and to write an answer
 
 struct MetricsServerOptions {
   ListenAddress listen;  // port 0: any free one

@@ -33,6 +33,11 @@ def read(cls: type[T], given: Mapping[str, Any], environ: Mapping[str, str] | No
             close = difflib.get_close_matches(name, kinds, n=1)
             hint = f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(sorted(kinds))
             raise ValueError(f"kvarve: no setting is called {name!r}; {hint}")
+    for variable in environ:
+        name = variable.removeprefix("KVARVE_").lower()
+        if variable.startswith("KVARVE_") and name not in kinds:  # others' are none of ours, typing errors are
+            if close := difflib.get_close_matches(name, kinds, n=1, cutoff=0.8):
+                raise ValueError(f"kvarve: no setting is called {variable}; did you mean KVARVE_{close[0].upper()}?")
     values = {name: _convert(name, kind, environ["KVARVE_" + name.upper()])
               for name, kind in kinds.items() if environ.get("KVARVE_" + name.upper())}
     values.update({name: _convert(name, kinds[name], value) for name, value in given.items()})

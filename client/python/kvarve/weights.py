@@ -6,6 +6,7 @@ import os
 import re
 import struct
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Iterator, Mapping
 
@@ -14,6 +15,7 @@ _SAMPLE_BYTES = 64 << 10
 _SAMPLE_EVERY_BYTES = 8 << 20  # in files that do not say where their tensors lie
 _SAMPLE_PIECES = 16
 _MAX_HEADER_BYTES = 256 << 20
+_READERS = 4
 
 
 def _spans(file, path: Path, size: int) -> tuple[bytes, list[tuple[int, int]]]:
@@ -70,29 +72,36 @@ def _store_path() -> Path:
     return Path(home) / "kvarve" / "weights.json"
 
 
-def digest(folder: str | os.PathLike, mode: str = "sampled",
+def digest(folder: str | os.PathLike, mode: str = "full",
            store: str | os.PathLike | None = None) -> str:
     """SHA-256 of the checkpoint in `folder`, or of the one file.
 
     mode "full" reads every byte; "sampled" reads files under 2 GiB whole, and 64 KiB of each tensor
-    of larger ones. What was computed is remembered in `store` by path, inode, time and size.
-    FileNotFoundError: there are no weights.
+    of larger ones: checkpoints that differ in a few rows only may then count as one. What was computed
+    is remembered in `store` by path, inode, size and both times (a changed file has another ctime,
+    whatever its mtime was set to). FileNotFoundError: there are no weights.
     """
     store = Path(store) if store else _store_path()
     try:
         known = json.loads(store.read_text())
     except (OSError, ValueError):
         known = {}
-    total, added = hashlib.sha256(mode.encode()), False
-    for file in weight_files(Path(folder)):
-        stat = file.stat()
-        name = f"{file.resolve()}|{stat.st_ino}|{stat.st_mtime_ns}|{stat.st_size}|{mode}"
-        if name not in known:
-            known[name], added = file_digest(file, mode), True
+    total, files = hashlib.sha256(mode.encode()), weight_files(Path(folder))
+    names = [_file_name(file, mode) for file in files]
+    unknown = [(name, file) for name, file in zip(names, files) if name not in known]
+    with ThreadPoolExecutor(max_workers=_READERS) as readers:  # hashing leaves the interpreter to others
+        for (name, _), found in zip(unknown, readers.map(lambda one: file_digest(one[1], mode), unknown)):
+            known[name] = found
+    for name, file in zip(names, files):
         total.update(f"{file.name}\0{known[name]}\0".encode())
-    if added:
+    if unknown:
         _remember(store, known)
     return total.hexdigest()
+
+
+def _file_name(file: Path, mode: str) -> str:
+    stat = file.stat()
+    return f"{file.resolve()}|{stat.st_ino}|{stat.st_ctime_ns}|{stat.st_mtime_ns}|{stat.st_size}|{mode}"
 
 
 def _remember(store: Path, known: dict[str, str]) -> None:

@@ -6,6 +6,8 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,18 @@ template <typename Call>
 auto WithoutGil(Call&& call) {
   pybind11::gil_scoped_release release;
   return call();
+}
+
+// A whole number of type T. ValueError names it; the interpreter's own message would show all other
+// arguments, blocks included.
+template <typename T>
+T Number(const pybind11::object& object, const char* name) {
+  try {
+    return object.cast<T>();
+  } catch (const pybind11::cast_error&) {
+    throw pybind11::value_error(std::string(name) + " is a whole number from 0 to " +
+                                std::to_string(std::numeric_limits<T>::max()));
+  }
 }
 
 // From Keys, or from a sequence of bytes objects of 16 or 32 bytes (ValueError on others).

@@ -89,8 +89,8 @@ class PyNamespace {
   }
 
   std::vector<std::string> Put(const py::object& keys, const py::sequence& blocks,
-                               const py::object& parent, uint32_t first_depth, uint64_t request_id,
-                               uint32_t recompute_us) const {
+                               const py::object& parent, const py::object& first_depth,
+                               const py::object& request_id, const py::object& recompute_us) const {
     const Keys list = ToKeys(keys);
     const size_t size = block_bytes();
     std::vector<ReadBuffer> buffers;
@@ -105,10 +105,10 @@ class PyNamespace {
     if (sources.size() != list.keys.size()) throw py::value_error("as many blocks as keys");
     PutChain chain;
     if (!parent.is_none()) chain.parent = ToKey(parent);
-    chain.first_depth = first_depth;
+    chain.first_depth = Number<uint32_t>(first_depth, "first_depth");
     chain.keys = list.keys;
-    chain.request_id = request_id;
-    chain.recompute_us = recompute_us;
+    chain.request_id = Number<uint64_t>(request_id, "request_id");
+    chain.recompute_us = Number<uint32_t>(recompute_us, "recompute_us");
     const std::vector<PutOutcome> outcomes =
         ValueOrRaise(WithoutGil([&] { return client_->Put(handle_, chain, sources); }));
     std::vector<std::string> names;

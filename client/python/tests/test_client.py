@@ -42,6 +42,13 @@ def blocks(count, seed=0):
     return [bytes([(seed + i) % 256]) * BYTES for i in range(count)]
 
 
+@pytest.mark.parametrize("name", ["first_depth", "request_id", "recompute_us"])
+def test_a_wrong_number_does_not_print_the_blocks(space, name):
+    with pytest.raises(ValueError, match=name) as raised:
+        space.put(kvarve.chain_keys(list(range(16)), 16), blocks(1), **{name: -1})
+    assert len(str(raised.value)) < 200
+
+
 def test_put_lookup_get(space):
     keys = kvarve.chain_keys(list(range(100)), 16)
     assert len(keys) == 6 and space.lookup(keys) == (0, 0, 0) and space.get(keys) == []

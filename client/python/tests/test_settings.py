@@ -32,6 +32,13 @@ def test_the_environment_is_checked_alike():
         settings.read(Settings, {}, {"KVARVE_LOADER_THREADS": "99"})
 
 
+def test_a_mistyped_variable_is_named_and_others_are_left_alone():
+    with pytest.raises(ValueError, match="did you mean KVARVE_BLOCK_TOKENS"):
+        settings.read(Settings, {}, {"KVARVE_BLOK_TOKENS": "64"})
+    settings.read(Settings, {}, {"KVARVE": "1", "KVARVE_BUILD": "b", "KVARVE_ENGINE_PYTHON": "p", "KVARVE_MODELS": "m",
+                                 "KVARVE_TEST_LONG": "1", "KVARVE_TEST_SEED": "3", "KVARVE_JOBS": "2"})
+
+
 def test_every_setting_is_described():
     text = settings.describe(Settings())
     assert "endpoint='unix:///run/kvarve/kvarved.sock'" in text and "lookup_timeout_ms=20" in text

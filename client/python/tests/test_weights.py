@@ -50,6 +50,26 @@ def test_one_tensor_tells_checkpoints_apart(tmp_path, digest, other):
     assert digest(tmp_path / "a") != digest(tmp_path / "b")
 
 
+def test_every_byte_counts_by_default(tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "_WHOLE_FILE_BYTES", 1000)  # as if the file were large
+    for name, tensors in (("a", TENSORS), ("b", changed("layers.1.proj", 299_999)), ("c", changed("layers.0.proj", 5000))):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, tensors)
+    digests = {weights.digest(tmp_path / name, store=tmp_path / "store.json") for name in "abc"}
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+def test_a_file_that_changed_under_an_old_time_is_read_again(tmp_path, mode):
+    write(tmp_path, TENSORS)
+    before = (tmp_path / "model.safetensors").stat()
+    first = weights.digest(tmp_path, mode, store=tmp_path / "s")
+    write(tmp_path, changed("layers.0.norm", 3))  # in place: the same inode and size
+    os.utime(tmp_path / "model.safetensors", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (tmp_path / "model.safetensors").stat().st_ino == before.st_ino
+    assert weights.digest(tmp_path, mode, store=tmp_path / "s") != first
+
+
 def test_the_shards_count_and_only_one_format(tmp_path):
     write(tmp_path, TENSORS)
     one = weights.digest(tmp_path, store=tmp_path / "s")

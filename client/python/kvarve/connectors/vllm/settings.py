@@ -17,7 +17,7 @@ class Settings:
     endpoint: str = "unix:///run/kvarve/kvarved.sock"
     block_tokens: int = _in(0, 0, 1 << 20)  # a multiple of the engine's block; 0: chosen
     model_digest: str = ""  # names the weights where they are not files
-    digest: str = _of("sampled", "full")  # full: every byte of the weights
+    digest: str = _of("full", "sampled")  # full: every byte of the weights
     strict: bool = False  # a reason to be passive is an error
     allow_fail_policy: bool = False  # leaves kv_load_failure_policy as it is
     on_reset: str = _of("isolate", "ignore")  # ignore: reset_cache() changes nothing
