@@ -36,7 +36,9 @@ Cache::Rep::Rep(const CacheOptions& options)
       next_lease(RandomWord() >> 1 | 1),
       lease_bytes_max(options.lease_bytes_max),
       capacity_bytes(options.arena.capacity_bytes),
-      chunk_bytes(std::min(options.arena.chunk_bytes, options.arena.capacity_bytes)) {
+      chunk_bytes(std::min(options.arena.chunk_bytes, options.arena.capacity_bytes)),
+      events(options.event_window),
+      handle_of_index(kMaxNamespaces, kNoHandle) {
   for (uint32_t i = kMaxNamespaces; i-- > 0;)
     free_indices.push_back(static_cast<NamespaceIndex>(i));
 }
@@ -107,6 +109,7 @@ absl::StatusOr<NamespaceInfo> Cache::OpenNamespace(const NamespaceDescriptor& de
   record.info = info;
   record.index = r.free_indices.back();
   r.free_indices.pop_back();
+  r.handle_of_index[record.index] = info.handle;
   r.namespaces.push_back(record);
   r.namespaces.back().group = r.GroupOf(info.pool, r.SlotBytes(record));
   r.handle_of.emplace(info.id, info.handle);
@@ -167,7 +170,7 @@ uint64_t Cache::Invalidate(NamespaceHandle ns) {
   EntryId end = 0;
   const auto remove_slice = [&](EntryId begin, EntryId slice_end) {
     r.index->ForEachRange(begin, slice_end, old, [&](EntryId id) {
-      r.Remove(id);
+      r.Remove(id, /*tell=*/false);
       ++removed;
     });
   };
@@ -176,6 +179,7 @@ uint64_t Cache::Invalidate(NamespaceHandle ns) {
     NamespaceRecord& record = r.Record(ns);
     old = record.index;
     ++record.epoch;
+    r.events.Add(CacheEventKind::kCleared, ns, BlockKey{}, 0);
     end = r.index->capacity_ids();
     if (r.free_indices
             .empty()) {  // no second index to go on with: empty this one while nobody looks
@@ -185,6 +189,9 @@ uint64_t Cache::Invalidate(NamespaceHandle ns) {
     }
     record.index = r.free_indices.back();
     r.free_indices.pop_back();
+    // What still lies in the old index is cleared already: its leaving is no event.
+    r.handle_of_index[old] = Rep::kNoHandle;
+    r.handle_of_index[record.index] = ns;
   }
   for (EntryId begin = 0; begin < end;) {
     const EntryId slice_end = end - begin > kIdsPerHold ? begin + kIdsPerHold : end;
@@ -238,6 +245,24 @@ bool Cache::ReportCorrupt(NamespaceHandle ns, const BlockKey& key) {
   }
   r.UnleaseEntry(id);
   return corrupt;
+}
+
+uint64_t Cache::next_event() const {
+  MutexLock lock(&rep_->mutex);
+  return rep_->events.next();
+}
+
+absl::StatusOr<uint64_t> Cache::Events(uint64_t from, size_t most,
+                                       std::vector<CacheEvent>* events) const {
+  MutexLock lock(&rep_->mutex);
+  const EventRing& ring = rep_->events;
+  if (from < ring.first() || from > ring.next()) {
+    return absl::OutOfRangeError(
+        absl::StrFormat("event %d; the node keeps %d to %d", from, ring.first(), ring.next() - 1));
+  }
+  const size_t before = events->size();
+  ring.Read(from, most, events);
+  return from + (events->size() - before);
 }
 
 absl::Status Cache::Resize(uint64_t capacity_bytes) {

@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,6 +28,7 @@
 #include "storage/base/clock.h"
 #include "storage/block/block_key.h"
 #include "storage/block/namespace.h"
+#include "storage/cache/event_ring.h"
 #include "storage/cache/quota.h"
 #include "storage/index/index.h"
 
@@ -44,6 +46,7 @@ struct CacheOptions {
   TenantQuota default_quota;     // of each other tenant
   uint64_t ingest_bytes_per_second = TokenBucket::kUnlimited;  // of all tenants
   uint64_t seed = 0;                                           // of the index's hash; 0: random
+  size_t event_window = 0;                                     // events kept for Events()
   const Clock* clock = nullptr;                                // null: the system's
 };
 
@@ -100,13 +103,18 @@ enum class PutResult : uint8_t {
 inline constexpr size_t kPutResults = 7;
 std::string_view PutResultName(PutResult result);
 
+using BlockPieces = std::vector<std::span<const std::byte>>;
+
 struct PutRequest {
   NamespaceHandle ns = 0;
   std::optional<BlockKey> parent;  // claimed parent of the first block; none: a root
   uint32_t first_depth = 0;        // of the first block
   std::span<const BlockKey> keys;  // one chain: each is the parent of the next
   std::span<const std::byte* const>
-      sources;                // block_bytes each; another process may be writing there
+      sources;  // block_bytes each; another process may be writing there
+  // Instead of sources: each block in pieces that together have block_bytes, in memory that nobody
+  // writes meanwhile (as a network's buffers are).
+  std::span<const BlockPieces> pieces = {};
   uint64_t request_id = 0;    // touches are once a (namespace, request id, block); 0: each time
   uint32_t recompute_us = 0;  // cost of one block to the engine; 0: unknown
   // Given the reason when a block is kRejectedQuota, with the numbers: ResourceExhausted.
@@ -195,6 +203,16 @@ class Cache {
   // A client found other bytes than the checksum says. Verifies here; removes and counts if it is
   // true.
   bool ReportCorrupt(NamespaceHandle ns, const BlockKey& key);
+
+  // Frees at least `bytes` by the policy's choice, of one tenant's pool or (empty) of all, as far
+  // as leases allow. Returns blocks and bytes.
+  std::pair<uint64_t, uint64_t> Evict(uint64_t bytes, std::string_view tenant);
+
+  // The events from `from` on that are kept, at most `most`, appended to `events`; returns the
+  // number to go on with. OutOfRange: `from` is no longer kept, or was never reached.
+  absl::StatusOr<uint64_t> Events(uint64_t from, size_t most,
+                                  std::vector<CacheEvent>* events) const;
+  uint64_t next_event() const;
 
   // Online. Shrinking evicts what lies in the retiring chunks; leased blocks leave with their
   // lease.

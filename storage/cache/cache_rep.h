@@ -104,7 +104,7 @@ struct Cache::Rep {
   EntryId VictimOf(uint32_t group);
   EntryId OldestVictim(PoolId pool, uint32_t except_group);
   // Takes a live entry out; frees its slot unless leased.
-  void Remove(EntryId id);
+  void Remove(EntryId id, bool tell = true);  // `tell`: as an event
   // Removes the live entries among `owners` whose slot lies in chunk `chunk_id`, slice by slice;
   // takes the mutex itself.
   uint64_t RemoveOwners(const std::vector<uint32_t>& owners, uint64_t chunk_id);
@@ -145,6 +145,8 @@ struct Cache::Rep {
   NamespaceRecord& Record(NamespaceHandle handle);
   uint64_t SlotBytes(const NamespaceRecord& ns) const;
   uint32_t GroupOf(PoolId pool, uint64_t slot_bytes);
+  // Adds an event of a live entry, unless its namespace was cleared.
+  void Tell(CacheEventKind kind, const IndexEntry& entry);
 
   const Clock* clock;
   uint64_t incarnation;
@@ -182,6 +184,10 @@ struct Cache::Rep {
   uint64_t quarantined_bytes = 0;
   uint64_t reserved_slots = 0;  // of puts in progress
   TouchTable touches;
+  EventRing events;
+  // By NamespaceIndex; kNoHandle: not in use, or cleared and being emptied.
+  static constexpr NamespaceHandle kNoHandle = UINT32_MAX;
+  std::vector<NamespaceHandle> handle_of_index;
   CacheStats counters;  // only the counter fields
 };
 

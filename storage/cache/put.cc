@@ -1,6 +1,7 @@
 // Put-if-absent: reserve under the mutex, copy without it, publish under it.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_format.h"
@@ -16,7 +17,23 @@ namespace {
 constexpr size_t kGroupBlocksMax = 64;
 constexpr uint64_t kGroupBytesMax = 32ull << 20;
 
+constexpr size_t kCopyAlignment = 64;
+
 enum class Step : uint8_t { kCopy, kDone };
+
+// The pieces one behind the other. A copy starts at a multiple of 64 bytes; what lies before the
+// first one in a piece goes by itself.
+uint64_t CopyPieces(std::byte* to, const BlockPieces& pieces, uint64_t crc) {
+  for (const std::span<const std::byte> piece : pieces) {
+    const size_t head =
+        std::min<size_t>(-reinterpret_cast<uintptr_t>(to) % kCopyAlignment, piece.size());
+    std::memcpy(to, piece.data(), head);
+    crc = BlockChecksum(crc, to, head);
+    crc = CopyAndChecksum(to + head, piece.data() + head, piece.size() - head, crc);
+    to += piece.size();
+  }
+  return crc;
+}
 
 // One call of Put. Keeps the chain's deepest known block leased (the guard), so that making room
 // for the next blocks never takes the ones before them.
@@ -107,8 +124,10 @@ class PutCall {
     for (size_t i = begin; i < end; ++i) {
       if (steps_[i - begin] != Step::kCopy) continue;
       const uint64_t seed = ChecksumSeed(ns_.info.id, request_.keys[i], ns_.info.block_bytes);
-      checksums_[i - begin] = CopyAndChecksum(r_.arena->Data(slots_[slot++]), request_.sources[i],
-                                              ns_.info.block_bytes, seed);
+      std::byte* const to = r_.arena->Data(slots_[slot++]);
+      checksums_[i - begin] = request_.pieces.empty() ? CopyAndChecksum(to, request_.sources[i],
+                                                                        ns_.info.block_bytes, seed)
+                                                      : CopyPieces(to, request_.pieces[i], seed);
     }
   }
 
@@ -159,6 +178,7 @@ class PutCall {
       r_.policy->OnEvictable(entry.parent, false);
     }
     r_.touches.Touched(ns_.index, request_.request_id, depth + 1);
+    r_.Tell(CacheEventKind::kStored, entry);
     results_[i] = PutResult::kStored;
     r_.counters.put_bytes += ns_.info.block_bytes;
     PoolStats& counted = r_.tenants[ns_.info.pool].counted;
@@ -217,11 +237,24 @@ std::string_view PutResultName(PutResult result) {
 }
 
 absl::Status Cache::Put(const PutRequest& request, std::span<PutResult> results) {
-  if (request.keys.size() != results.size() || request.keys.size() != request.sources.size() ||
+  const size_t blocks = request.pieces.empty() ? request.sources.size() : request.pieces.size();
+  if (request.keys.size() != results.size() || request.keys.size() != blocks ||
       request.keys.size() > kMaxKeysPerCall) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "put of %d keys with %d sources and %d results: they must be as many, at most %d",
-        request.keys.size(), request.sources.size(), results.size(), kMaxKeysPerCall));
+        request.keys.size(), blocks, results.size(), kMaxKeysPerCall));
+  }
+  if (!request.pieces.empty()) {
+    MutexLock lock(&rep_->mutex);
+    const uint64_t block_bytes = rep_->Record(request.ns).info.block_bytes;
+    for (const BlockPieces& pieces : request.pieces) {
+      uint64_t bytes = 0;
+      for (const std::span<const std::byte> piece : pieces) bytes += piece.size();
+      if (bytes != block_bytes) {
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "put of a block of %d bytes; the namespace's have %d", bytes, block_bytes));
+      }
+    }
   }
   if (request.first_depth + request.keys.size() > kMaxDepth) {
     return absl::InvalidArgumentError(

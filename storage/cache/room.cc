@@ -185,8 +185,38 @@ std::optional<bool> Cache::Rep::TakeChunkOf(PoolId pool) {
          arena->Stats().draining_bytes == draining;
 }
 
-void Cache::Rep::Remove(EntryId id) {
+std::pair<uint64_t, uint64_t> Cache::Evict(uint64_t bytes, std::string_view tenant) {
+  uint64_t blocks = 0, freed = 0;
+  for (const std::pair<const std::string, PoolId>& pool : [&] {
+         MutexLock lock(&rep_->mutex);
+         return rep_->pools;
+       }()) {
+    if (!tenant.empty() && pool.first != tenant) continue;
+    for (bool more = true; more && freed < bytes;) {
+      MutexLock lock(&rep_->mutex);
+      for (size_t i = 0; i < kKeysPerHold && freed < bytes; ++i) {
+        const EntryId victim = rep_->OldestVictim(pool.second, UINT32_MAX);
+        more = victim != kNoEntry;
+        if (!more) break;
+        const auto ns = rep_->handle_of_index[rep_->index->Get(victim).ns];
+        freed += ns == Rep::kNoHandle ? kSlotUnitBytes : rep_->SlotBytes(rep_->Record(ns));
+        rep_->Remove(victim);
+        ++rep_->counters.evicted_blocks;
+        ++blocks;
+      }
+    }
+  }
+  return {blocks, freed};
+}
+
+void Cache::Rep::Tell(CacheEventKind kind, const IndexEntry& entry) {
+  const NamespaceHandle ns = handle_of_index[entry.ns];
+  if (ns != kNoHandle) events.Add(kind, ns, entry.key, entry.depth);
+}
+
+void Cache::Rep::Remove(EntryId id, bool tell) {
   const IndexEntry& entry = index->Get(id);
+  if (tell) Tell(CacheEventKind::kRemoved, entry);
   const SlotRef slot{entry.slot};
   const bool leased = entry.leases > 0;
   policy->OnRemove(id);
