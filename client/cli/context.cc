@@ -15,12 +15,17 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Context& context, uint64_t
   KV_ASSIGN_OR_RETURN(const int64_t timeout_nanos, ParseDuration(context.timeout));
   ClientOptions options;
   options.endpoint = context.endpoint;
+  options.token_file = context.token_file;
   options.client_name = "kvarve";
   options.staging_bytes = staging_bytes;
   options.timeout_nanos = timeout_nanos;
   options.put_timeout_nanos = std::max(options.put_timeout_nanos, timeout_nanos);
   KV_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Create(options));
   const absl::Status ready = client->WaitReady(timeout_nanos);
+  // Another host's daemon may answer, and refuse.
+  if (!ready.ok() && client->is_remote() && ready.code() != absl::StatusCode::kDeadlineExceeded) {
+    return ready;
+  }
   if (!ready.ok()) {
     return absl::UnavailableError(
         absl::StrFormat("no daemon answers at %s: %s", context.endpoint, ToStd(ready.message())));

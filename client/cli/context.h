@@ -34,6 +34,7 @@ enum ExitCode {
 
 struct Context {
   std::string endpoint = kDefaultEndpoint;
+  std::string token_file;  // empty: none
   std::string timeout = "5s";
   bool json = false;
   std::function<int()> command;  // of the chosen subcommand; returns an exit code

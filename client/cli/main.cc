@@ -7,6 +7,9 @@
 
 #include "client/cli/context.h"
 #include "client/cli/output.h"
+#ifdef KVARVE_WITH_GRPC
+#include "client/rpc/grpc_plane.h"
+#endif
 
 namespace kvarve::cli {
 namespace {
@@ -17,15 +20,23 @@ Exit codes: 0 good; 1 the daemon refused, or something failed; 2 wrong command l
 
 int Main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_DFL);
+#ifdef KVARVE_WITH_GRPC
+  client::UseGrpc();
+#endif
   Context context;
-  CLI::App app("kvarve: asks and directs the kvarved of this host", "kvarve");
+  CLI::App app("kvarve: asks and directs the kvarved of this host, or asks one of another",
+               "kvarve");
   app.set_version_flag("--version", "kvarve " KVARVE_VERSION);
   app.footer(kFooter);
   app.require_subcommand(1);
   app.fallthrough();  // options of all commands may stand behind the command too
-  app.add_option("--endpoint", context.endpoint, "Where the daemon is")
+  app.add_option("--endpoint", context.endpoint,
+                 "Where the daemon is: unix:///PATH, or kvarve://HOST:PORT for blocks over gRPC")
       ->envname("KVARVE_ENDPOINT")
       ->capture_default_str();
+  app.add_option("--token-file", context.token_file,
+                 "File whose first line is shown to daemons of other hosts")
+      ->envname("KVARVE_TOKEN_FILE");
   app.add_option("--timeout", context.timeout, "How long to wait for it")->capture_default_str();
   app.add_flag("--json", context.json, "JSON on standard output, errors too");
   AddDaemonCommands(&app, &context);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cpp/link.h"
 #include "client/cpp/locate.h"
+#include "client/cpp/remote.h"
 #include "client/cpp/requests.h"
 #include "storage/base/abseil.h"
 #include "storage/base/clock.h"
@@ -24,8 +25,16 @@ using client::Link;
 using client::OpenNamespaceInfo;
 using client::Session;
 
+// One of the two.
 struct Client::Rep {
   std::shared_ptr<Link> link;
+  std::unique_ptr<client::RemotePlane> remote;
+  std::shared_ptr<client::StagingMemory> staging;  // of the remote one
+  client::ForkStamp stamp;
+
+  absl::StatusOr<OpenNamespaceInfo> KnownNamespace(ClientNamespace ns) const {
+    return remote != nullptr ? remote->KnownNamespace(ns) : link->KnownNamespace(ns);
+  }
 };
 
 // What a View keeps alive: the mappings that it reads, and the lease behind them.
@@ -114,6 +123,13 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   ClientOptions complete = options;
   if (complete.engine_id.empty()) complete.engine_id = MakeEngineId();
   auto rep = std::make_unique<Rep>();
+  if (endpoint.is_remote()) {
+    if (complete.staging_bytes > 0) {
+      KV_ASSIGN_OR_RETURN(rep->staging, client::StagingMemory::Private(complete.staging_bytes));
+    }
+    KV_ASSIGN_OR_RETURN(rep->remote, client::MakeRemotePlane(complete, endpoint));
+    return std::unique_ptr<Client>(new Client(std::move(rep)));
+  }
   rep->link = std::make_shared<Link>(std::move(complete), std::move(endpoint));
   KV_RETURN_IF_ERROR(rep->link->Start());
   return std::unique_ptr<Client>(new Client(std::move(rep)));
@@ -142,32 +158,37 @@ std::string_view PutOutcomeName(PutOutcome outcome) {
 Client::Client(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
 
 Client::~Client() {
-  if (!rep_->link->CheckProcess().ok()) {
+  if (rep_->stamp.InChild()) {
     static_cast<void>(rep_.release());  // locks, thread and memory are the parent's
     return;
   }
-  rep_->link->Stop();
+  if (rep_->link != nullptr) rep_->link->Stop();
 }
 
+bool Client::is_remote() const { return rep_->remote != nullptr; }
+
 absl::Status Client::WaitReady(int64_t timeout_nanos) {
+  if (is_remote()) return rep_->remote->WaitReady(timeout_nanos);
   return rep_->link->WaitReady(timeout_nanos);
 }
 
 ClientState Client::State() const {
+  if (is_remote()) return rep_->stamp.InChild() ? ClientState() : rep_->remote->State();
   return rep_->link->CheckProcess().ok() ? rep_->link->State() : ClientState();
 }
 
 absl::StatusOr<ClientNamespace> Client::OpenNamespace(const NamespaceDescriptor& descriptor) {
+  if (is_remote()) return rep_->remote->OpenNamespace(descriptor);
   return rep_->link->OpenNamespace(descriptor);
 }
 
 uint64_t Client::block_bytes(ClientNamespace ns) const {
-  const absl::StatusOr<OpenNamespaceInfo> info = rep_->link->KnownNamespace(ns);
+  const absl::StatusOr<OpenNamespaceInfo> info = rep_->KnownNamespace(ns);
   return info.ok() ? info->block_bytes : 0;
 }
 
 uint32_t Client::key_bytes(ClientNamespace ns) const {
-  const absl::StatusOr<OpenNamespaceInfo> info = rep_->link->KnownNamespace(ns);
+  const absl::StatusOr<OpenNamespaceInfo> info = rep_->KnownNamespace(ns);
   return info.ok() ? info->key_bytes : 0;
 }
 
@@ -175,6 +196,7 @@ absl::StatusOr<LookupResult> Client::Lookup(ClientNamespace ns, std::span<const 
                                             int64_t hold_nanos) {
   LookupResult result;
   if (keys.empty()) return result;
+  if (is_remote()) return rep_->remote->Lookup(ns, keys, hold_nanos);
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
     return client::SendLookup(turn, ns, keys, hold_nanos, rep_->link->options().timeout_nanos,
                               &result);
@@ -186,6 +208,7 @@ absl::StatusOr<GrantSet> Client::AcquireGrants(ClientNamespace ns, std::span<con
                                                uint64_t request_id) {
   GrantSet grants;
   if (keys.empty()) return grants;
+  if (is_remote()) return rep_->remote->Keep(ns, keys, request_id);
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
     KV_RETURN_IF_ERROR(client::SendAcquire(turn, ns, keys, request_id,
                                            rep_->link->options().timeout_nanos, &grants));
@@ -202,19 +225,47 @@ absl::StatusOr<View> Client::Acquire(ClientNamespace ns, std::span<const BlockKe
                                      uint64_t request_id) {
   View view;
   if (keys.empty()) return view;
+  if (is_remote()) return ReadView(ns, keys, request_id);
   const std::shared_ptr<Link>& link = rep_->link;
   KV_RETURN_IF_ERROR(link->Run([&](Link::Turn& turn) {
     const int64_t timeout = link->options().timeout_nanos;
     KV_RETURN_IF_ERROR(client::SendAcquire(turn, ns, keys, request_id, timeout, &view.grants_));
     if (view.grants_.lease == 0) return absl::OkStatus();
-    view.hold_ =
+    const auto hold =
         std::make_shared<View::Hold>(link, turn.connection().session(), view.grants_.lease);
-    return client::LocateOrSync(turn, timeout, view.grants_, &view.hold_->chunks, &view.blocks_);
+    view.hold_ = hold;
+    return client::LocateOrSync(turn, timeout, view.grants_, &hold->chunks, &view.blocks_);
   }));
   return view;
 }
 
+// Blocks over a network, in memory that the View owns.
+absl::StatusOr<View> Client::ReadView(ClientNamespace ns, std::span<const BlockKey> keys,
+                                      uint64_t request_id) {
+  KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo info, rep_->KnownNamespace(ns));
+  keys = keys.first(std::min(keys.size(), local::kMaxBlocksPerAcquire));
+  // Pages that no block comes to are never touched.
+  KV_ASSIGN_OR_RETURN(const std::shared_ptr<client::StagingMemory> memory,
+                      client::StagingMemory::Private(keys.size() * info.block_bytes));
+  KV_ASSIGN_OR_RETURN(const std::shared_ptr<client::StagingRegion> region,
+                      memory->Allocate(keys.size() * info.block_bytes));
+  std::vector<std::byte*> destinations(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) destinations[i] = region->data() + i * info.block_bytes;
+  KV_ASSIGN_OR_RETURN(const std::vector<uint64_t> checksums,
+                      rep_->remote->Read(ns, keys, destinations, request_id, /*verify=*/true));
+  View view;
+  view.hold_ = region;
+  view.blocks_.assign(destinations.begin(),
+                      destinations.begin() + static_cast<ptrdiff_t>(checksums.size()));
+  view.grants_.block_bytes = info.block_bytes;
+  for (const uint64_t checksum : checksums) view.grants_.items.push_back({0, 0, checksum});
+  return view;
+}
+
 absl::StatusOr<View> Client::Map(const GrantSet& grants) {
+  if (is_remote()) {
+    return absl::FailedPreconditionError("blocks of another host are not mapped: acquire them");
+  }
   const std::shared_ptr<Link>& link = rep_->link;
   KV_RETURN_IF_ERROR(link->CheckProcess());
   const std::shared_ptr<Connection> connection = link->Current();
@@ -224,16 +275,16 @@ absl::StatusOr<View> Client::Map(const GrantSet& grants) {
   }
   View view;
   view.grants_ = grants;
-  view.hold_ = std::make_shared<View::Hold>(link, connection->session(), 0);
-  absl::Status located =
-      client::Locate(connection->pools(), grants, &view.hold_->chunks, &view.blocks_);
+  const auto hold = std::make_shared<View::Hold>(link, connection->session(), 0);
+  view.hold_ = hold;
+  absl::Status located = client::Locate(connection->pools(), grants, &hold->chunks, &view.blocks_);
   if (located.code() == absl::StatusCode::kNotFound) {
-    view.hold_->chunks.clear();
+    hold->chunks.clear();
     located = link->Run([&](Link::Turn& turn) {
       if (turn.connection().session() != connection->session()) {
         return absl::FailedPreconditionError("the connection ended meanwhile");
       }
-      return client::LocateOrSync(turn, link->options().timeout_nanos, grants, &view.hold_->chunks,
+      return client::LocateOrSync(turn, link->options().timeout_nanos, grants, &hold->chunks,
                                   &view.blocks_);
     });
   }
@@ -242,6 +293,7 @@ absl::StatusOr<View> Client::Map(const GrantSet& grants) {
 }
 
 void Client::Release(uint64_t lease) {
+  if (is_remote()) return rep_->remote->Release(lease);
   if (!rep_->link->CheckProcess().ok()) return;
   rep_->link->outbox().EndById(lease);
   rep_->link->FlushOwed();
@@ -249,10 +301,14 @@ void Client::Release(uint64_t lease) {
 
 bool Client::Verify(ClientNamespace ns, const BlockKey& key, const std::byte* block,
                     uint64_t checksum) {
-  const absl::StatusOr<OpenNamespaceInfo> info = rep_->link->KnownNamespace(ns);
+  const absl::StatusOr<OpenNamespaceInfo> info = rep_->KnownNamespace(ns);
   if (!info.ok()) return false;
   if (BlockChecksum(BlockSeed(*info, key), block, info->block_bytes) == checksum) return true;
-  client::ReportMismatch(*rep_->link, ns, key);
+  if (is_remote()) {
+    rep_->remote->ReportMismatch(ns, key);
+  } else {
+    client::ReportMismatch(*rep_->link, ns, key);
+  }
   return false;
 }
 
@@ -261,6 +317,11 @@ absl::StatusOr<size_t> Client::Get(ClientNamespace ns, std::span<const BlockKey>
                                    bool verify) {
   if (destinations.size() != keys.size()) {
     return absl::InvalidArgumentError("Get: one destination a key");
+  }
+  if (is_remote()) {
+    KV_ASSIGN_OR_RETURN(const std::vector<uint64_t> checksums,
+                        rep_->remote->Read(ns, keys, destinations, request_id, verify));
+    return checksums.size();
   }
   KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo known, rep_->link->KnownNamespace(ns));
   const size_t piece_blocks = std::max<uint64_t>(1, kGetPieceBytes / known.block_bytes);
@@ -303,25 +364,33 @@ absl::StatusOr<size_t> Client::Get(ClientNamespace ns, std::span<const BlockKey>
 }
 
 absl::StatusOr<Staging> Client::Stage(size_t bytes) {
-  KV_RETURN_IF_ERROR(rep_->link->CheckProcess());
   if (bytes == 0) return absl::InvalidArgumentError("Stage: 0 bytes");
-  const std::shared_ptr<Connection> connection = rep_->link->Current();
-  if (connection == nullptr) return absl::UnavailableError("not connected to kvarved");
-  if (connection->staging() == nullptr) {
+  std::shared_ptr<client::StagingMemory> memory;
+  if (is_remote()) {
+    memory = rep_->staging;
+  } else {
+    KV_RETURN_IF_ERROR(rep_->link->CheckProcess());
+    const std::shared_ptr<Connection> connection = rep_->link->Current();
+    if (connection == nullptr) return absl::UnavailableError("not connected to kvarved");
+    memory = connection->staging();
+  }
+  if (memory == nullptr) {
     return absl::ResourceExhaustedError("this client has no staging memory");
   }
   Staging staging;
-  KV_ASSIGN_OR_RETURN(staging.region_, connection->staging()->Allocate(bytes));
+  KV_ASSIGN_OR_RETURN(staging.region_, memory->Allocate(bytes));
   staging.size_ = bytes;
   return staging;
 }
 
 absl::StatusOr<std::vector<PutOutcome>> Client::PutStaged(ClientNamespace ns, const PutChain& chain,
                                                           Staging staging) {
-  KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo known, rep_->link->KnownNamespace(ns));
+  KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo known, rep_->KnownNamespace(ns));
   if (!staging.valid() || staging.size() / known.block_bytes < chain.keys.size()) {
     return absl::InvalidArgumentError("PutStaged: the staging is shorter than the blocks");
   }
+  if (chain.keys.empty()) return std::vector<PutOutcome>();
+  if (is_remote()) return rep_->remote->Put(ns, chain, staging.data(), staging.region_);
   std::vector<PutOutcome> outcomes;
   const int64_t timeout = rep_->link->options().put_timeout_nanos;
   while (outcomes.size() < chain.keys.size()) {
@@ -341,7 +410,7 @@ absl::StatusOr<std::vector<PutOutcome>> Client::Put(ClientNamespace ns, const Pu
   if (sources.size() != chain.keys.size()) {
     return absl::InvalidArgumentError("Put: one source a key");
   }
-  KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo known, rep_->link->KnownNamespace(ns));
+  KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo known, rep_->KnownNamespace(ns));
   std::vector<PutOutcome> outcomes;
   while (outcomes.size() < chain.keys.size()) {
     const size_t begin = outcomes.size();
@@ -370,6 +439,7 @@ absl::StatusOr<size_t> Client::Touch(ClientNamespace ns, std::span<const BlockKe
                                      uint64_t request_id) {
   size_t touched = 0;
   if (keys.empty()) return touched;
+  if (is_remote()) return rep_->remote->Touch(ns, keys, request_id);
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
     return client::SendTouch(turn, ns, keys, request_id, rep_->link->options().timeout_nanos,
                              &touched);
@@ -378,6 +448,7 @@ absl::StatusOr<size_t> Client::Touch(ClientNamespace ns, std::span<const BlockKe
 }
 
 absl::StatusOr<uint64_t> Client::Invalidate(ClientNamespace ns, std::span<const BlockKey> keys) {
+  if (is_remote()) return rep_->remote->Invalidate(ns, keys);
   uint64_t removed = 0;
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
     return client::SendInvalidate(turn, ns, keys, rep_->link->options().put_timeout_nanos,
@@ -387,6 +458,11 @@ absl::StatusOr<uint64_t> Client::Invalidate(ClientNamespace ns, std::span<const 
 }
 
 absl::StatusOr<std::string> Client::Admin(std::string_view json) {
+  if (is_remote()) {
+    return absl::UnimplementedError(
+        "administration goes over the node's own sockets: ask on its host, or its "
+        "rpc.admin_socket");
+  }
   std::string answer;
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
     return client::SendAdmin(turn, json, rep_->link->options().put_timeout_nanos, &answer);

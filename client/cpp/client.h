@@ -1,10 +1,14 @@
-// libkvarve: put and get prefix KV through the kvarved of this host.
+// libkvarve: put and get prefix KV through the kvarved of this host, or of another.
 //
 // A Client is one process's connection. It needs no daemon to be created: it joins when one appears
 // and joins again after a restart, in the background; until then every call answers Unavailable at
 // once. A daemon that hangs costs each call at most its timeout, and after `breaker_failures` such
 // calls nothing (the breaker opens, a probe in the background closes it). A miss is an answer (0
 // blocks), never an error.
+//
+// On the endpoint of another host ("kvarve://host:port", over gRPC) the calls are the same: what is
+// read in place here is there copied into memory of the View's own, verified as it comes, and
+// grants keep blocks for a bounded time without saying where they lie.
 //
 // Zero-copy reads hold a lease; the daemon keeps the memory as long as a View lives, whatever
 // happens to it. After a fork the child's copy of a Client is dead (FailedPrecondition): make a new
@@ -39,8 +43,11 @@ struct ClientOptions {
   local::Role role = local::Role::kTool;
   uint16_t dp_rank = 0, pp_rank = 0, tp_rank = 0;
   std::string client_name = "libkvarve";
+  std::string token_file;  // its first line is shown to daemons of other hosts; of mode 0600
   uint64_t staging_bytes = 64ull << 20;  // for puts; 0: this process never puts
   int64_t timeout_nanos = 20'000'000;    // of lookups, acquires, touches
+  // Of puts and invalidations, and of reads over a network; a put that is shed is tried again
+  // within it.
   int64_t put_timeout_nanos = 5'000'000'000;
   int breaker_failures = 3;                    // consecutive time-outs that open the breaker
   int64_t probe_interval_nanos = 250'000'000;  // reconnects and breaker probes
@@ -79,8 +86,8 @@ class View {
 
  private:
   friend class Client;
-  struct Hold;  // keeps the mappings and the lease
-  std::shared_ptr<Hold> hold_;
+  struct Hold;                  // keeps the mappings and the lease
+  std::shared_ptr<void> hold_;  // a Hold, or the memory itself
   GrantSet grants_;
   std::vector<const std::byte*> blocks_;
 };
@@ -162,6 +169,9 @@ class Client {
   // Acquire for another process: grants without mapping them here; ended by Release.
   absl::StatusOr<GrantSet> AcquireGrants(ClientNamespace ns, std::span<const BlockKey> keys,
                                          uint64_t request_id);
+  // Whether blocks come over a network: AcquireGrants then keeps them, and Acquire, not Map, reads
+  // them in any process.
+  bool is_remote() const;
   // Maps what a sibling process holds the lease of. FailedPrecondition: other incarnation, or not
   // connected; NotFound: an unknown chunk; InvalidArgument: outside its chunk.
   absl::StatusOr<View> Map(const GrantSet& grants);
@@ -200,6 +210,8 @@ class Client {
  private:
   struct Rep;
   explicit Client(std::unique_ptr<Rep> rep);
+  absl::StatusOr<View> ReadView(ClientNamespace ns, std::span<const BlockKey> keys,
+                                uint64_t request_id);
   std::unique_ptr<Rep> rep_;
 };
 

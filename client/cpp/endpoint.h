@@ -1,4 +1,4 @@
-// Where a kvarved is: "unix:///run/kvarve/kvarved.sock".
+// Where a kvarved is: "unix:///run/kvarve/kvarved.sock" on this host, "kvarve://host:port" on any.
 // A value: THREADS: any.
 #ifndef KVARVE_CLIENT_CPP_ENDPOINT_H_
 #define KVARVE_CLIENT_CPP_ENDPOINT_H_
@@ -11,11 +11,12 @@
 namespace kvarve::client {
 
 struct Endpoint {
-  std::string path;  // of the socket
+  std::string path;     // of the socket; empty: another host
+  std::string address;  // "host:port", an IPv6 host in brackets
+  bool is_remote() const { return path.empty(); }
 };
 
-// InvalidArgument says what an endpoint looks like; remote ones ("kvarve://host:port") are not
-// served by this client.
+// InvalidArgument says what an endpoint looks like.
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text);
 
 }  // namespace kvarve::client

@@ -48,6 +48,11 @@ void InstallOnce() {
 
 uint64_t ForkGeneration() { return generation.load(std::memory_order_relaxed); }
 
+uint64_t WatchForks() {
+  InstallOnce();
+  return ForkGeneration();
+}
+
 ForkClosedSocket ForkClosedSocket::Open(int domain, int type) {
   InstallOnce();
   Registry& registry = TheRegistry();

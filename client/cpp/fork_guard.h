@@ -13,11 +13,13 @@ namespace kvarve::client {
 
 // Differs between a process and its forked child.
 uint64_t ForkGeneration();
+// The same, and forks are counted from now on.
+uint64_t WatchForks();
 
 // Remembers the process that made it.
 class ForkStamp {
  public:
-  ForkStamp() : generation_(ForkGeneration()) {}
+  ForkStamp() : generation_(WatchForks()) {}
   // True in a forked child of the process that made this.
   bool InChild() const { return generation_ != ForkGeneration(); }
 

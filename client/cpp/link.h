@@ -25,18 +25,11 @@
 #include "client/cpp/connection.h"
 #include "client/cpp/endpoint.h"
 #include "client/cpp/fork_guard.h"
+#include "client/cpp/namespace_info.h"
 #include "client/cpp/outbox.h"
 #include "storage/base/mutex.h"
 
 namespace kvarve::client {
-
-// A namespace on the current connection.
-struct OpenNamespaceInfo {
-  uint32_t handle = 0;
-  uint32_t key_bytes = 0;
-  uint64_t block_bytes = 0;
-  NamespaceId id;
-};
 
 class Link {
  public:

@@ -22,7 +22,15 @@ absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(int fd, uint64
     return absl::InvalidArgumentError(
         absl::StrCat("the staging memory is not sealed memory of ", bytes, " bytes"));
   }
-  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  return Take(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), bytes);
+}
+
+absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Private(uint64_t bytes) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  return Take(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0), bytes);
+}
+
+absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Take(void* data, uint64_t bytes) {
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         absl::StrCat("mmap of the staging memory: ", std::strerror(errno)));

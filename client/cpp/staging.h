@@ -47,6 +47,9 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
   // Maps `fd`. InvalidArgument: shorter than `bytes`, or it could shrink. ResourceExhausted: no
   // address space.
   static absl::StatusOr<std::shared_ptr<StagingMemory>> Map(int fd, uint64_t bytes);
+  // Memory of this process alone, for a plane that sends what lies there. ResourceExhausted: no
+  // address space.
+  static absl::StatusOr<std::shared_ptr<StagingMemory>> Private(uint64_t bytes);
   ~StagingMemory();
 
   // First fit: low addresses, whose pages are there already, are used again first.
@@ -58,6 +61,7 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
  private:
   friend class StagingRegion;
   StagingMemory(std::byte* data, uint64_t bytes) : data_(data), bytes_(bytes) {}
+  static absl::StatusOr<std::shared_ptr<StagingMemory>> Take(void* data, uint64_t bytes);
   void Free(uint64_t offset, uint64_t bytes);
 
   ForkStamp stamp_;

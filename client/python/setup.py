@@ -1,4 +1,4 @@
-"""Builds kvarve._native by the repository's CMake target kvarve_python. KVARVE_BUILD_DIR keeps its build folder."""
+"""Builds kvarve._native and kvarve._rpc by the repository's CMake target kvarve_python. KVARVE_BUILD_DIR keeps its build folder."""
 
 import os
 import pathlib
@@ -21,8 +21,8 @@ class CMakeBuild(build_ext):
         subprocess.check_call(["cmake", "--build", folder, "--target", "kvarve_python"])
         target = pathlib.Path(self.get_ext_fullpath(extension.name))
         target.parent.mkdir(parents=True, exist_ok=True)
-        built = next((folder / "python" / "kvarve").glob("_native*.so"))
+        built = next((folder / "python" / "kvarve").glob(extension.name.rsplit(".", 1)[-1] + ".*.so"))
         shutil.copy2(built, target)
 
 
-setup(ext_modules=[Extension("kvarve._native", sources=[])], cmdclass={"build_ext": CMakeBuild})
+setup(ext_modules=[Extension(f"kvarve.{name}", sources=[]) for name in ("_native", "_rpc")], cmdclass={"build_ext": CMakeBuild})

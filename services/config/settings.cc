@@ -6,6 +6,7 @@ namespace kvarve {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kMilli = kSecond / 1000;
 constexpr int64_t kHour = 3600 * kSecond;
 constexpr auto kKi = static_cast<int64_t>(kKiB);
 constexpr auto kMi = static_cast<int64_t>(kMiB);
@@ -121,7 +122,33 @@ constexpr Setting kSettings[] = {
      "Bearer TOKEN`. Needed "
      "when rpc.listen is set."},
     {"rpc.max_message_bytes", SettingType::kBytes, "1MiB", "1MiB",
-     "Largest request that the gRPC server reads.", 64 * kKi, 16 * kMi},
+     "Largest request that the gRPC server reads, besides frames of blocks.", 64 * kKi, 16 * kMi},
+    {"rpc.max_streams", SettingType::kInt, "1024", "256",
+     "Most reads, writes and watches of remote clients at once.", 1, 65536},
+    {"rpc.read_bytes", SettingType::kBytes, "256MiB", "1GiB",
+     "Most bytes of blocks that remote reads keep in place at once; beyond it they are told to ask "
+     "again.",
+     32 * kMi, kMaxBytes},
+    {"rpc.write_bytes", SettingType::kBytes, "256MiB", "1GiB",
+     "Most memory for blocks that remote clients are sending; beyond it writes are shed and told "
+     "when to come again.",
+     32 * kMi, kMaxBytes},
+    {"rpc.pin_bytes", SettingType::kBytes, "0", "8GiB",
+     "Most bytes that one tenant's remote clients pin. 0: as limits.lease_total_bytes allows.", 0,
+     kMaxBytes},
+    {"rpc.max_pin", SettingType::kDuration, "60s", "30s",
+     "Longest time that a remote client may pin a block without asking again.", kMilli, kHour},
+    {"rpc.stall", SettingType::kDuration, "10s", "30s",
+     "A remote client that neither reads what it asked for nor sends what it announced for so long "
+     "loses its stream.",
+     100 * kMilli, kHour},
+    {"rpc.event_window", SettingType::kInt, "65536", "1048576",
+     "Events of blocks stored and removed that the node keeps for watchers, at 64 bytes each. 0: "
+     "none.",
+     0, 1 << 26},
+    {"rpc.admin_socket", SettingType::kString, "", "/run/kvarve/admin.sock",
+     "Unix socket of administration over gRPC (drain, resize, evict, configuration), made with "
+     "mode 0600. Empty: none."},
 };
 
 }  // namespace

@@ -1,14 +1,18 @@
 #include "services/kvarved/daemon.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "services/kvarved/admin.h"
 #include "services/local/local_server.h"
 #include "services/metrics/exposition.h"
 #include "services/metrics/metrics_server.h"
+#include "services/rpc/admin_server.h"
 #include "services/rpc/block_store.h"
 #include "storage/base/status_macros.h"
 
@@ -49,7 +53,24 @@ struct Daemon::Rep {
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<RpcServer> rpc;
   std::unique_ptr<MetricsServer> metrics;
+  std::unique_ptr<AdminServer> admin_server;
 
+  AdminActions Actions() {
+    AdminActions actions;
+    actions.drain = [this](bool draining) {
+      return rpc != nullptr ? rpc->SetDraining(draining) : 0;
+    };
+    actions.resize = [this](uint64_t bytes) -> absl::StatusOr<uint64_t> {
+      const std::string request = absl::StrFormat("{\"op\":\"resize\",\"capacity\":%d}", bytes);
+      KV_RETURN_IF_ERROR(admin->Handle(request, ::geteuid()).status());
+      return cache->Stats().arena.capacity_bytes;
+    };
+    actions.evict = [this](uint64_t bytes, std::string_view tenant) {
+      return cache->Evict(bytes, tenant);
+    };
+    actions.config = [this] { return options.config_yaml; };
+    return actions;
+  }
   LocalStats PlaneStats() const {
     const LocalServer* const server = counted.load();
     return server != nullptr ? server->Stats() : LocalStats();
@@ -87,7 +108,15 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
   KV_ASSIGN_OR_RETURN(rep->local, LocalServer::Start(rep->options.local, rep->cache.get()));
   rep->counted.store(rep->local.get());
   if (rep->options.rpc.has_value()) {
-    rep->store = BlockStoreOf(rep->cache.get());
+    BlockStoreOptions store;
+    store.read_bytes_max = rep->options.rpc_read_bytes;
+    store.pin_bytes_max = rep->options.rpc_pin_bytes;
+    store.complete = [local = rep->local.get()](const std::string& tenant,
+                                                const NamespaceDescriptor& descriptor,
+                                                const NamespaceDigest& digest) {
+      return local->Complete(tenant, descriptor, digest);
+    };
+    rep->store = BlockStoreOf(rep->cache.get(), std::move(store));
     KV_ASSIGN_OR_RETURN(rep->rpc, RpcServer::Start(*rep->options.rpc, rep->store.get()));
     rep->rpc_port.store(rep->rpc->port());
   }
@@ -96,10 +125,16 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
     metrics.listen = rep->options.metrics;
     metrics.metrics = [rep] { return ExposeMetrics(rep->Snapshot()); };
     metrics.ready = [rep] {
-      return rep->is_ready.load() ? absl::OkStatus() : absl::UnavailableError("starts or stops");
+      if (!rep->is_ready.load()) return absl::UnavailableError("starts or stops");
+      if (rep->rpc != nullptr && rep->rpc->draining()) return absl::UnavailableError("drains");
+      return absl::OkStatus();
     };
     KV_ASSIGN_OR_RETURN(rep->metrics, MetricsServer::Start(std::move(metrics)));
     rep->metrics_port.store(rep->metrics->port());
+  }
+  if (!rep->options.admin_socket.empty()) {
+    KV_ASSIGN_OR_RETURN(rep->admin_server,
+                        AdminServer::Start(rep->options.admin_socket, rep->Actions()));
   }
   rep->is_ready.store(true);
   return daemon;
@@ -113,6 +148,7 @@ uint16_t Daemon::rpc_port() const { return rep_->rpc_port.load(); }
 
 void Daemon::Stop() {
   rep_->is_ready.store(false);
+  rep_->admin_server.reset();
   if (rep_->rpc != nullptr) rep_->rpc->Stop(kRpcGraceNanos);
   if (rep_->local != nullptr) rep_->local->Stop();
   if (rep_->metrics != nullptr) rep_->metrics->Stop();

@@ -2,15 +2,19 @@
 #include "services/kvarved/daemon.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "proto/kvarve/v1/admin.grpc.pb.h"
 
 namespace kvarve {
 namespace {
@@ -77,6 +81,55 @@ TEST_F(DaemonTest, APartThatFailsStopsTheOthers) {
   const auto daemon = Daemon::Start(options_);
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   EXPECT_NE((*daemon)->rpc_port(), 0);
+}
+
+// The socket of administration reaches the cache, the gRPC server and the readiness of the daemon.
+TEST_F(DaemonTest, Administration) {
+  options_.rpc.emplace();
+  options_.rpc->listen = *ParseListenAddress("127.0.0.1:0");
+  options_.rpc->token_file = folder_ + "/token";
+  std::ofstream(options_.rpc->token_file) << "0123456789abcdef0123456789abcdef";
+  ::chmod(options_.rpc->token_file.c_str(), 0600);
+  options_.admin_socket = folder_ + "/admin.sock";
+  options_.config_yaml = "the: configuration\n";
+  options_.cache.arena.capacity_bytes = 2 * kExtentBytes;
+  const auto daemon = Daemon::Start(options_);
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  const auto stub = v1::KvAdmin::NewStub(
+      grpc::CreateChannel("unix:" + options_.admin_socket, grpc::InsecureChannelCredentials()));
+  const auto call = [&](auto method, const auto& request, auto* reply) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    return (stub.get()->*method)(&context, request, reply);
+  };
+  const auto ready = [&] {
+    return httplib::Client("127.0.0.1", (*daemon)->metrics_port()).Get("/readyz")->status;
+  };
+  v1::DrainRequest drain;
+  v1::DrainReply drained;
+  drain.set_draining(true);
+  EXPECT_EQ(ready(), 200);
+  ASSERT_TRUE(call(&v1::KvAdmin::Stub::Drain, drain, &drained).ok());
+  EXPECT_EQ(ready(), 503);
+  drain.set_draining(false);
+  ASSERT_TRUE(call(&v1::KvAdmin::Stub::Drain, drain, &drained).ok());
+  EXPECT_EQ(ready(), 200);
+  v1::ResizeRequest resize;
+  v1::ResizeReply resized;
+  resize.set_capacity_bytes(kExtentBytes + 1);
+  ASSERT_TRUE(call(&v1::KvAdmin::Stub::Resize, resize, &resized).ok());
+  EXPECT_EQ(resized.capacity_bytes(), kExtentBytes);
+  resize.set_capacity_bytes(1ull << 60);
+  EXPECT_EQ(call(&v1::KvAdmin::Stub::Resize, resize, &resized).error_code(),
+            grpc::INVALID_ARGUMENT);
+  v1::EvictRequest evict;
+  v1::EvictReply evicted;
+  evict.set_bytes(1 << 20);
+  ASSERT_TRUE(call(&v1::KvAdmin::Stub::Evict, evict, &evicted).ok());
+  EXPECT_EQ(evicted.evicted_blocks(), 0u);
+  v1::ConfigReply config;
+  ASSERT_TRUE(call(&v1::KvAdmin::Stub::Config, v1::ConfigRequest(), &config).ok());
+  EXPECT_EQ(config.yaml(), "the: configuration\n");
 }
 
 }  // namespace

@@ -14,6 +14,8 @@
 namespace kvarve {
 namespace {
 
+constexpr int64_t kNanosPerMilli = 1'000'000;
+
 absl::Status Wrong(const Config& config, std::string_view name, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrFormat("%s (%s): %s", name, config.Origin(name), why));
 }
@@ -158,6 +160,11 @@ absl::StatusOr<std::optional<RpcServerOptions>> RpcOptionsOf(const Config& confi
   rpc.token_file = config.Text("rpc.token_file");
   rpc.max_message_bytes = config.Bytes("rpc.max_message_bytes");
   rpc.daemon_version = KVARVE_VERSION;
+  rpc.tenant = config.Text("tenant.default");
+  rpc.max_pin_ms = static_cast<uint32_t>(config.DurationNanos("rpc.max_pin") / kNanosPerMilli);
+  rpc.streams.streams = static_cast<uint32_t>(config.Int("rpc.max_streams"));
+  rpc.streams.write_bytes = config.Bytes("rpc.write_bytes");
+  rpc.streams.stall_nanos = config.DurationNanos("rpc.stall");
   return rpc;
 }
 
@@ -177,6 +184,12 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
   KV_RETURN_IF_ERROR(TenantsOf(config, &options.cache, &options.local));
   options.metrics = config.Address("metrics.listen");
   KV_ASSIGN_OR_RETURN(options.rpc, RpcOptionsOf(config));
+  options.rpc_read_bytes = config.Bytes("rpc.read_bytes");
+  options.rpc_pin_bytes = config.Bytes("rpc.pin_bytes");
+  options.admin_socket = config.Text("rpc.admin_socket");
+  options.cache.event_window =
+      options.rpc.has_value() ? static_cast<size_t>(config.Int("rpc.event_window")) : 0;
+  options.config_yaml = config.Print();
   return options;
 }
 

@@ -24,6 +24,9 @@ struct DaemonOptions {
   LocalServerOptions local;  // its admin handler is the daemon's
   ListenAddress metrics;     // may be off
   std::optional<RpcServerOptions> rpc;
+  uint64_t rpc_read_bytes = 0, rpc_pin_bytes = 0;  // BlockStoreOptions
+  std::string admin_socket;                        // empty: off
+  std::string config_yaml;                         // the effective configuration, as printed
 };
 
 // InvalidArgument: values that are right alone but not together or not on this host (more memory

@@ -57,6 +57,12 @@ void LocalServer::Stop() {
   rep_->listener.reset();
 }
 
+absl::StatusOr<NamespaceDescriptor> LocalServer::Complete(const std::string& tenant,
+                                                          const NamespaceDescriptor& descriptor,
+                                                          const NamespaceDigest& digest) const {
+  return rep_->tenants->Complete(tenant, descriptor, digest);
+}
+
 LocalStats LocalServer::Stats() const {
   LocalStats stats;
   rep_->counters.CopyTo(&stats);

@@ -30,6 +30,10 @@ class LocalServer {
   // Takes no new sessions, ends the live ones, lets go of all leases. Called by the destructor too.
   void Stop();
 
+  // Tenants::Complete, for who else opens namespaces. THREADS: any.
+  absl::StatusOr<NamespaceDescriptor> Complete(const std::string& tenant,
+                                               const NamespaceDescriptor& descriptor,
+                                               const NamespaceDigest& digest) const;
   LocalStats Stats() const;
   const LocalServerOptions& options() const;
 

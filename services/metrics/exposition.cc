@@ -230,8 +230,10 @@ const Metric kMetrics[] = {
        out.Add(s.cache.hit_bytes, {{"tier", "host"}});
      }},
     {"kvarve_get_bytes_total", kCounter, "transport",
-     "Bytes read by same-host clients: local_map in place, local_copy through staging.",
+     "Bytes read: by same-host clients local_map in place, local_copy through staging; by remote "
+     "ones grpc, counted when a run ends.",
      [](Snapshot s, Out out) {
+       if (s.rpc.has_value()) out.Add(s.rpc->read_bytes, {{"transport", "grpc"}});
        out.Add(s.local.granted_bytes, {{"transport", "local_map"}});
        out.Add(s.local.read_bytes, {{"transport", "local_copy"}});
      }},
@@ -337,6 +339,24 @@ const Metric kMetrics[] = {
 
     {"kvarve_rpc_requests_total", kCounter, "method, code",
      "gRPC calls; absent when the server is off.", CollectRpc},
+    {"kvarve_rpc_streams", kGauge, "", "Reads, writes and watches of remote clients under way.",
+     [](Snapshot s, Out out) {
+       if (s.rpc.has_value()) out.Add(s.rpc->streams.open);
+     }},
+    {"kvarve_rpc_streams_ended_total", kCounter, "reason",
+     "Streams of remote clients that the daemon did not serve: stalled ones (rpc.stall), refused "
+     "ones (rpc.max_streams), writes shed for want of room (rpc.write_bytes).",
+     [](Snapshot s, Out out) {
+       if (!s.rpc.has_value()) return;
+       out.Add(s.rpc->streams.stalled, {{"reason", "stalled"}});
+       out.Add(s.rpc->streams.refused, {{"reason", "refused"}});
+       out.Add(s.rpc->streams.shed, {{"reason", "shed"}});
+     }},
+    {"kvarve_rpc_put_bytes_total", kCounter, "",
+     "Bytes of blocks that remote clients sent, counted when a run ends.",
+     [](Snapshot s, Out out) {
+       if (s.rpc.has_value()) out.Add(s.rpc->write_bytes);
+     }},
     {"kvarve_auth_failures_total", kCounter, "reason", "gRPC calls without the right token.",
      CollectAuth},
 };

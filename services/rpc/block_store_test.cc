@@ -32,7 +32,15 @@ class BlockStoreTest : public ::testing::Test {
     options.arena.hugetlb = false;
     options.arena.prefault = false;
     cache_ = *Cache::Create(options);
-    store_ = BlockStoreOf(cache_.get());
+    BlockStoreOptions store;
+    store.pin_bytes_max = 4 * kBlockBytes;
+    store.read_bytes_max = 8 * kBlockBytes;
+    store.complete = [](const std::string& tenant, NamespaceDescriptor descriptor,
+                        const NamespaceDigest&) {
+      descriptor.tenant = tenant;
+      return descriptor;
+    };
+    store_ = BlockStoreOf(cache_.get(), store);
   }
   void Put(const NamespaceInfo& ns, std::span<const BlockKey> keys) {
     const std::vector<std::byte> block(kBlockBytes, std::byte{1});

@@ -1,134 +1,268 @@
 #include "services/rpc/kv_cache_service.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "services/rpc/grpc_status.h"
+#include "client/frames/frames.h"
+#include "client/rpc/grpc_status.h"
+#include "services/rpc/read_run.h"
+#include "services/rpc/requests.h"
+#include "services/rpc/write_run.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
 namespace {
 
-constexpr char kAuthorization[] = "authorization";
 constexpr size_t kMaxClientNameBytes = 128;
+constexpr int kMaxNamespacesPerHello = 64;
+constexpr size_t kMaxKeysPerReport = 64;  // each is checksummed
 
-absl::StatusOr<NamespaceId> ParseNamespaceId(const std::string& bytes) {
-  NamespaceId id;
-  if (bytes.size() != id.bytes.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("ns_id has %d bytes; it must have 16", bytes.size()));
-  }
-  std::memcpy(id.bytes.data(), bytes.data(), id.bytes.size());
-  return id;
+// A stream that ends before it begins.
+template <typename Base>
+class Refused final : public Base {
+ public:
+  explicit Refused(const absl::Status& status) { this->Finish(ToGrpc(status)); }
+  void OnDone() override { delete this; }
+};
+
+void FillNamespace(const NamespaceInfo& info, v1::Namespace* ns) {
+  ns->set_ns_id(info.id.bytes.data(), info.id.bytes.size());
+  ns->set_tenant(info.tenant);
+  ns->set_model(info.model);
+  ns->set_block_bytes(info.block_bytes);
+  ns->set_key_bytes(info.key_bytes);
 }
 
-absl::StatusOr<std::vector<BlockKey>> ParseKeys(const v1::Keys& keys, const NamespaceInfo& ns) {
-  if (keys.key_bytes() != ns.key_bytes) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "keys have %d bytes; this namespace's have %d", keys.key_bytes(), ns.key_bytes));
-  }
-  const std::string& packed = keys.packed();
-  if (packed.size() % ns.key_bytes != 0) {
-    return absl::InvalidArgumentError("packed keys end in the middle of one");
-  }
-  const size_t count = packed.size() / ns.key_bytes;
-  if (count > kMaxKeysPerCall) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%d keys in one call; at most %d", count, kMaxKeysPerCall));
-  }
-  std::vector<BlockKey> result(count);
-  for (size_t i = 0; i < count; ++i) {
-    std::memcpy(result[i].bytes.data(), packed.data() + i * ns.key_bytes, ns.key_bytes);
-  }
-  return result;
+// A request's namespace and its keys.
+struct Run {
+  NamespaceInfo ns;
+  std::vector<BlockKey> keys;
+};
+template <typename Request>
+absl::StatusOr<Run> RunOf(BlockStore& store, const Caller& caller, const Request& request,
+                          size_t most = kMaxKeysPerCall) {
+  Run run;
+  KV_ASSIGN_OR_RETURN(run.ns, NamespaceOf(store, caller, request.ns_id()));
+  KV_ASSIGN_OR_RETURN(run.keys, KeysOf(request.keys(), run.ns, most));
+  return run;
 }
 
 }  // namespace
 
 std::string_view RpcMethodName(RpcMethod method) {
-  switch (method) {
-    case RpcMethod::kHello:
-      return "Hello";
-    case RpcMethod::kLookup:
-      return "Lookup";
-    case RpcMethod::kInvalidate:
-      return "Invalidate";
-    case RpcMethod::kStats:
-      return "Stats";
-  }
-  return "";
+  static constexpr std::array<std::string_view, kRpcMethods> kNames = {
+      "Hello",    "Lookup", "Invalidate", "Stats", "ReadRun", "WriteRun",
+      "Prefetch", "Touch",  "Pin",        "Unpin", "Report",  "WatchEvents"};
+  return kNames[static_cast<size_t>(method)];
 }
 
 KvCacheService::KvCacheService(const RpcServerOptions& options, BearerToken token,
                                BlockStore* store)
     : daemon_version_(options.daemon_version),
       max_message_bytes_(options.max_message_bytes),
-      token_(token),
-      store_(store) {}
+      max_pin_ms_(options.max_pin_ms),
+      callers_(std::move(token), options.tenant),
+      store_(store),
+      streams_(options.streams),
+      watchers_(store) {}
 
-absl::Status KvCacheService::Admit(const grpc::CallbackServerContext& context) {
-  const auto& metadata = context.client_metadata();
-  const auto [first, last] = metadata.equal_range(kAuthorization);
-  if (first == last) {
-    auth_missing_.fetch_add(1, std::memory_order_relaxed);
-    return absl::UnauthenticatedError("no token; send the header authorization: Bearer TOKEN");
-  }
-  if (std::next(first) != last || !token_.Matches({first->second.data(), first->second.size()})) {
-    auth_wrong_.fetch_add(1, std::memory_order_relaxed);
-    return absl::UnauthenticatedError("wrong token");
-  }
-  const auto deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) {
-    return absl::InvalidArgumentError("no deadline; every call needs one");
-  }
-  if (deadline <= std::chrono::system_clock::now())
-    return absl::DeadlineExceededError("came too late");
-  return absl::OkStatus();
+absl::StatusOr<Caller> KvCacheService::Admit(const Context& context, Verb verb) {
+  KV_ASSIGN_OR_RETURN(Caller caller, callers_.Identify(context));
+  KV_RETURN_IF_ERROR(caller.May(verb));
+  KV_RETURN_IF_ERROR(CheckDeadline(context));
+  return caller;
+}
+
+void KvCacheService::Count(RpcMethod method, const absl::Status& status) {
+  const auto code = static_cast<size_t>(ToGrpcCode(status.code()));
+  calls_[static_cast<size_t>(method)][code].fetch_add(1, std::memory_order_relaxed);
 }
 
 template <typename Run>
-grpc::ServerUnaryReactor* KvCacheService::Serve(RpcMethod method,
-                                                grpc::CallbackServerContext* context, Run run) {
-  absl::Status status = Admit(*context);
-  if (status.ok()) status = run();
-  const auto code = static_cast<size_t>(ToGrpcCode(status.code()));
-  calls_[static_cast<size_t>(method)][code].fetch_add(1, std::memory_order_relaxed);
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+KvCacheService::Unary* KvCacheService::Serve(RpcMethod method, Verb verb, Context* context,
+                                             const google::protobuf::Message& request, Run run) {
+  const absl::Status status = [&] {
+    KV_ASSIGN_OR_RETURN(const Caller caller, Admit(*context, verb));
+    if (request.ByteSizeLong() > max_message_bytes_) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "a request of %d bytes; at most %d", request.ByteSizeLong(), max_message_bytes_));
+    }
+    return absl::Status(run(caller));
+  }();
+  Count(method, status);
+  Unary* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
   return reactor;
 }
 
-grpc::ServerUnaryReactor* KvCacheService::Hello(grpc::CallbackServerContext* context,
-                                                const v1::HelloRequest* request,
-                                                v1::HelloReply* reply) {
-  return Serve(RpcMethod::kHello, context, [&] { return RunHello(*request, reply); });
+KvCacheService::Unary* KvCacheService::Hello(Context* context, const v1::HelloRequest* request,
+                                             v1::HelloReply* reply) {
+  return Serve(RpcMethod::kHello, Verb::kLookup, context, *request,
+               [&](const Caller& caller) { return RunHello(caller, *request, reply); });
 }
 
-grpc::ServerUnaryReactor* KvCacheService::Lookup(grpc::CallbackServerContext* context,
-                                                 const v1::LookupRequest* request,
-                                                 v1::LookupReply* reply) {
-  return Serve(RpcMethod::kLookup, context, [&] { return RunLookup(*request, reply); });
-}
-
-grpc::ServerUnaryReactor* KvCacheService::Invalidate(grpc::CallbackServerContext* context,
-                                                     const v1::InvalidateRequest* request,
-                                                     v1::InvalidateReply* reply) {
-  return Serve(RpcMethod::kInvalidate, context, [&] { return RunInvalidate(*request, reply); });
-}
-
-grpc::ServerUnaryReactor* KvCacheService::Stats(grpc::CallbackServerContext* context,
-                                                const v1::StatsRequest* request,
-                                                v1::StatsReply* reply) {
-  return Serve(RpcMethod::kStats, context, [&] {
-    FillStats(reply);
+KvCacheService::Unary* KvCacheService::Lookup(Context* context, const v1::LookupRequest* request,
+                                              v1::LookupReply* reply) {
+  return Serve(RpcMethod::kLookup, Verb::kLookup, context, *request, [&](const Caller& caller) {
+    KV_ASSIGN_OR_RETURN(const kvarve::Run run, RunOf(*store_, caller, *request));
+    const auto hits = static_cast<uint32_t>(store_->Lookup(run.ns.handle, run.keys));
+    reply->set_hit_blocks(hits);
+    if (hits > 0) {
+      v1::TierRun* const tier = reply->add_runs();
+      tier->set_tier(v1::TIER_HOST);
+      tier->set_blocks(hits);
+    }
     return absl::OkStatus();
   });
 }
 
-absl::Status KvCacheService::RunHello(const v1::HelloRequest& request,
+grpc::ServerWriteReactor<grpc::ByteBuffer>* KvCacheService::ReadRun(
+    Context* context, const grpc::ByteBuffer* request) {
+  kvarve::ReadRun read;
+  const absl::Status status = [&] {
+    KV_ASSIGN_OR_RETURN(const Caller caller, Admit(*context, Verb::kRead));
+    v1::ReadRunRequest message;
+    KV_RETURN_IF_ERROR(ParseMessage(*request, &message));
+    KV_ASSIGN_OR_RETURN(kvarve::Run run, RunOf(*store_, caller, message, frames::kMaxBlocksPerRun));
+    KV_ASSIGN_OR_RETURN(read.stream, streams_.Open(context));
+    read.ns = std::move(run.ns);
+    read.keys = std::move(run.keys);
+    read.request_id = message.request_id();
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    Count(RpcMethod::kReadRun, status);
+    return new Refused<grpc::ServerWriteReactor<grpc::ByteBuffer>>(status);
+  }
+  read.store = store_;
+  read.context = context;
+  read.ended = [this](const absl::Status& end, uint64_t bytes) {
+    Count(RpcMethod::kReadRun, end);
+    read_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  };
+  return StartReadRun(std::move(read));
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* KvCacheService::WriteRun(Context* context,
+                                                                    grpc::ByteBuffer* response) {
+  kvarve::WriteRun write;
+  const absl::Status status = [&] {
+    KV_ASSIGN_OR_RETURN(write.caller, Admit(*context, Verb::kWrite));
+    if (draining()) return absl::UnavailableError("the node drains and takes no new blocks");
+    KV_ASSIGN_OR_RETURN(write.stream, streams_.Open(context));
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    Count(RpcMethod::kWriteRun, status);
+    return new Refused<grpc::ServerReadReactor<grpc::ByteBuffer>>(status);
+  }
+  write.store = store_;
+  write.response = response;
+  write.ended = [this](const absl::Status& end, uint64_t bytes) {
+    Count(RpcMethod::kWriteRun, end);
+    write_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  };
+  return StartWriteRun(std::move(write));
+}
+
+KvCacheService::Unary* KvCacheService::Prefetch(Context* context,
+                                                const v1::PrefetchRequest* request,
+                                                v1::PrefetchReply* reply) {
+  return Serve(RpcMethod::kPrefetch, Verb::kRead, context, *request, [&](const Caller& caller) {
+    KV_ASSIGN_OR_RETURN(const kvarve::Run run, RunOf(*store_, caller, *request));
+    // All there is lies in the fastest tier already: asking for it is an access.
+    const size_t hits = store_->Touch(run.ns.handle, run.keys, request->request_id());
+    reply->set_hit_blocks(static_cast<uint32_t>(hits));
+    return absl::OkStatus();
+  });
+}
+
+KvCacheService::Unary* KvCacheService::Touch(Context* context, const v1::TouchRequest* request,
+                                             v1::TouchReply* reply) {
+  return Serve(RpcMethod::kTouch, Verb::kRead, context, *request, [&](const Caller& caller) {
+    KV_ASSIGN_OR_RETURN(const kvarve::Run run, RunOf(*store_, caller, *request));
+    const size_t touched = store_->Touch(run.ns.handle, run.keys, request->request_id());
+    reply->set_touched_blocks(static_cast<uint32_t>(touched));
+    return absl::OkStatus();
+  });
+}
+
+KvCacheService::Unary* KvCacheService::Pin(Context* context, const v1::PinRequest* request,
+                                           v1::PinReply* reply) {
+  return Serve(RpcMethod::kPin, Verb::kRead, context, *request, [&](const Caller& caller) {
+    KV_ASSIGN_OR_RETURN(const kvarve::Run run, RunOf(*store_, caller, *request));
+    if (request->ttl_ms() == 0) return absl::InvalidArgumentError("a pin needs ttl_ms");
+    const int64_t ttl = int64_t{std::min(request->ttl_ms(), max_pin_ms_)} * 1'000'000;
+    const PinAnswer answer = store_->Pin(run.ns, run.keys, ttl, request->request_id());
+    reply->set_pin(answer.pin);
+    reply->set_hit_blocks(static_cast<uint32_t>(answer.hit_blocks));
+    reply->set_pinned_blocks(static_cast<uint32_t>(answer.pinned_blocks));
+    return absl::OkStatus();
+  });
+}
+
+KvCacheService::Unary* KvCacheService::Unpin(Context* context, const v1::UnpinRequest* request,
+                                             v1::UnpinReply* reply) {
+  return Serve(RpcMethod::kUnpin, Verb::kRead, context, *request, [&](const Caller& caller) {
+    reply->set_was_pinned(store_->Unpin(caller.tenant, request->pin()));
+    return absl::OkStatus();
+  });
+}
+
+KvCacheService::Unary* KvCacheService::Report(Context* context, const v1::ReportRequest* request,
+                                              v1::ReportReply* reply) {
+  return Serve(RpcMethod::kReport, Verb::kRead, context, *request, [&](const Caller& caller) {
+    KV_ASSIGN_OR_RETURN(const kvarve::Run run, RunOf(*store_, caller, *request, kMaxKeysPerReport));
+    const size_t removed = store_->ReportCorrupt(run.ns.handle, run.keys);
+    reply->set_removed_blocks(static_cast<uint32_t>(removed));
+    return absl::OkStatus();
+  });
+}
+
+KvCacheService::Unary* KvCacheService::Invalidate(Context* context,
+                                                  const v1::InvalidateRequest* request,
+                                                  v1::InvalidateReply* reply) {
+  return Serve(RpcMethod::kInvalidate, Verb::kInvalidate, context, *request,
+               [&](const Caller& caller) { return RunInvalidate(caller, *request, reply); });
+}
+
+KvCacheService::Unary* KvCacheService::Stats(Context* context, const v1::StatsRequest* request,
+                                             v1::StatsReply* reply) {
+  return Serve(RpcMethod::kStats, Verb::kStats, context, *request, [&](const Caller& caller) {
+    FillStats(caller, reply);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerWriteReactor<v1::EventBatch>* KvCacheService::WatchEvents(
+    Context* context, const v1::WatchEventsRequest* request) {
+  Watchers::Call call;
+  const absl::Status status = [&] {
+    KV_ASSIGN_OR_RETURN(call.caller, Admit(*context, Verb::kStats));
+    KV_ASSIGN_OR_RETURN(call.from, FirstEvent(*request));
+    KV_ASSIGN_OR_RETURN(call.stream, streams_.Open(context));
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) {
+    Count(RpcMethod::kWatchEvents, status);
+    return new Refused<grpc::ServerWriteReactor<v1::EventBatch>>(status);
+  }
+  call.ended = [this](const absl::Status& end) { Count(RpcMethod::kWatchEvents, end); };
+  return watchers_.Start(std::move(call));
+}
+
+absl::StatusOr<uint64_t> KvCacheService::FirstEvent(const v1::WatchEventsRequest& request) const {
+  if (request.from_sequence() == 0) return store_->next_event();
+  if (request.incarnation() != store_->incarnation()) {
+    return absl::OutOfRangeError("the sequence is of another life of the node");
+  }
+  return request.from_sequence();
+}
+
+absl::Status KvCacheService::RunHello(const Caller& caller, const v1::HelloRequest& request,
                                       v1::HelloReply* reply) const {
   if (request.client().size() > kMaxClientNameBytes) {
     return absl::InvalidArgumentError(
@@ -140,36 +274,55 @@ absl::Status KvCacheService::RunHello(const v1::HelloRequest& request,
         "no common version: the daemon knows %d to %d, the client %d to %d", kRpcVersionMin,
         kRpcVersionMax, request.version_min(), request.version_max()));
   }
+  if (request.namespaces_size() > kMaxNamespacesPerHello) {
+    return absl::InvalidArgumentError(absl::StrFormat("%d namespaces in one call; at most %d",
+                                                      request.namespaces_size(),
+                                                      kMaxNamespacesPerHello));
+  }
   reply->set_version(version);
   reply->set_incarnation(store_->incarnation());
   reply->set_daemon_version(daemon_version_);
-  reply->mutable_limits()->set_max_keys_per_call(kMaxKeysPerCall);
-  reply->mutable_limits()->set_max_message_bytes(max_message_bytes_);
-  return absl::OkStatus();
-}
-
-absl::Status KvCacheService::RunLookup(const v1::LookupRequest& request,
-                                       v1::LookupReply* reply) const {
-  KV_ASSIGN_OR_RETURN(const NamespaceId id, ParseNamespaceId(request.ns_id()));
-  KV_ASSIGN_OR_RETURN(const NamespaceInfo ns, store_->FindNamespace(id));
-  KV_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, ParseKeys(request.keys(), ns));
-  const auto hits = static_cast<uint32_t>(store_->Lookup(ns.handle, keys));
-  reply->set_hit_blocks(hits);
-  if (hits > 0) {
-    v1::TierRun* const run = reply->add_runs();
-    run->set_tier(v1::TIER_HOST);
-    run->set_blocks(hits);
+  v1::Limits* const limits = reply->mutable_limits();
+  limits->set_max_keys_per_call(kMaxKeysPerCall);
+  limits->set_max_message_bytes(max_message_bytes_);
+  limits->set_max_blocks_per_run(frames::kMaxBlocksPerRun);
+  limits->set_max_frame_payload_bytes(frames::kMaxPayloadBytes);
+  limits->set_max_pin_ms(max_pin_ms_);
+  limits->set_max_namespaces_per_hello(kMaxNamespacesPerHello);
+  for (const v1::NamespaceClaim& claim : request.namespaces()) {
+    OpenOne(caller, claim, reply->add_namespaces());
   }
   return absl::OkStatus();
 }
 
-absl::Status KvCacheService::RunInvalidate(const v1::InvalidateRequest& request,
+void KvCacheService::OpenOne(const Caller& caller, const v1::NamespaceClaim& claim,
+                             v1::OpenedNamespace* opened) const {
+  const absl::StatusOr<NamespaceInfo> info = [&]() -> absl::StatusOr<NamespaceInfo> {
+    KV_ASSIGN_OR_RETURN(const NamespaceDescriptor descriptor, DecodeDescriptor(claim.canonical()));
+    NamespaceDigest digest;
+    if (claim.digest().size() != digest.bytes.size()) {
+      return absl::InvalidArgumentError("a namespace's digest has 32 bytes");
+    }
+    std::memcpy(digest.bytes.data(), claim.digest().data(), digest.bytes.size());
+    return store_->OpenNamespace(caller.tenant, descriptor, digest);
+  }();
+  if (info.ok()) {
+    FillNamespace(*info, opened->mutable_opened());
+    return;
+  }
+  const grpc::Status refusal = ToGrpc(info.status());
+  opened->set_code(static_cast<uint32_t>(refusal.error_code()));
+  opened->set_message(refusal.error_message());
+}
+
+absl::Status KvCacheService::RunInvalidate(const Caller& caller,
+                                           const v1::InvalidateRequest& request,
                                            v1::InvalidateReply* reply) const {
-  KV_ASSIGN_OR_RETURN(const NamespaceId id, ParseNamespaceId(request.ns_id()));
-  KV_ASSIGN_OR_RETURN(const NamespaceInfo ns, store_->FindNamespace(id));
+  KV_ASSIGN_OR_RETURN(const NamespaceInfo ns, NamespaceOf(*store_, caller, request.ns_id()));
   switch (request.what_case()) {
     case v1::InvalidateRequest::kKeys: {
-      KV_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys, ParseKeys(request.keys(), ns));
+      KV_ASSIGN_OR_RETURN(const std::vector<BlockKey> keys,
+                          KeysOf(request.keys(), ns, kMaxKeysPerCall));
       reply->set_removed_blocks(store_->InvalidateKeys(ns.handle, keys));
       return absl::OkStatus();
     }
@@ -183,7 +336,7 @@ absl::Status KvCacheService::RunInvalidate(const v1::InvalidateRequest& request,
   return absl::InvalidArgumentError("say what: keys, or whole_namespace: true");
 }
 
-void KvCacheService::FillStats(v1::StatsReply* reply) const {
+void KvCacheService::FillStats(const Caller& caller, v1::StatsReply* reply) const {
   const CacheStats stats = store_->Stats();
   reply->set_daemon_version(daemon_version_);
   reply->set_incarnation(store_->incarnation());
@@ -207,12 +360,7 @@ void KvCacheService::FillStats(v1::StatsReply* reply) const {
   counters->set_invalidated_blocks(stats.invalidated_blocks);
   counters->set_corrupt_blocks(stats.corrupt_blocks);
   for (const NamespaceInfo& info : store_->Namespaces()) {
-    v1::Namespace* const ns = reply->add_namespaces();
-    ns->set_ns_id(info.id.bytes.data(), info.id.bytes.size());
-    ns->set_tenant(info.tenant);
-    ns->set_model(info.model);
-    ns->set_block_bytes(info.block_bytes);
-    ns->set_key_bytes(info.key_bytes);
+    if (info.tenant == caller.tenant) FillNamespace(info, reply->add_namespaces());
   }
 }
 
@@ -223,8 +371,11 @@ RpcStats KvCacheService::Counted() const {
       stats.calls[method][code] = calls_[method][code].load(std::memory_order_relaxed);
     }
   }
-  stats.auth_missing = auth_missing_.load(std::memory_order_relaxed);
-  stats.auth_wrong = auth_wrong_.load(std::memory_order_relaxed);
+  stats.auth_missing = callers_.missing();
+  stats.auth_wrong = callers_.wrong();
+  stats.read_bytes = read_bytes_.load(std::memory_order_relaxed);
+  stats.write_bytes = write_bytes_.load(std::memory_order_relaxed);
+  stats.streams = streams_.Stats();
   return stats;
 }
 

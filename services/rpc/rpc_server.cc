@@ -9,29 +9,42 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "client/frames/frames.h"
 #include "services/rpc/kv_cache_service.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
 namespace {
 
-constexpr int kMaxReplyBytes = 4 << 20;  // Stats of 4,096 namespaces fits
+// A whole frame, or Stats of 4,096 namespaces.
+constexpr int kMaxReplyBytes = frames::kMaxPayloadBytes + frames::kMaxFrameHeaderBytes;
 constexpr int kMaxMetadataBytes = 8 << 10;
 constexpr int kMaxStreamsPerConnection = 64;
-constexpr size_t kMemoryQuotaBytes = 64 << 20;
+constexpr size_t kMemoryQuotaBytes = 256 << 20;
 constexpr int kMaxConnectionAgeMs = 3'600'000;
 constexpr int kConnectionAgeGraceMs = 30'000;
+// A peer that is gone, or reads nothing at all, holds its connection's memory so long at most.
+constexpr int kKeepaliveMs = 20'000;
+constexpr int kKeepaliveTimeoutMs = 5'000;
 
 void SetLimits(const RpcServerOptions& options, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("kvarve");
   quota.Resize(kMemoryQuotaBytes);
   builder->SetResourceQuota(quota);
-  builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  // Frames are the largest messages; other requests are held to options.max_message_bytes.
+  builder->SetMaxReceiveMessageSize(static_cast<int>(std::max<uint64_t>(
+      options.max_message_bytes, frames::kMaxPayloadBytes + frames::kMaxFrameHeaderBytes)));
   builder->SetMaxSendMessageSize(kMaxReplyBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxConnectionAgeMs);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kConnectionAgeGraceMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Clients look after their connections likewise; without this gRPC takes that for an attack.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kKeepaliveMs / 2);
   // Two daemons on one port would share its connections.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A compressed request could grow far beyond the limit above.
@@ -86,6 +99,14 @@ RpcServer::~RpcServer() { Stop(0); }
 uint16_t RpcServer::port() const { return static_cast<uint16_t>(rep_->port); }
 
 RpcStats RpcServer::Stats() const { return rep_->service->Counted(); }
+
+uint64_t RpcServer::SetDraining(bool draining) {
+  rep_->service->SetDraining(draining);
+  rep_->server->GetHealthCheckService()->SetServingStatus(v1::KvCache::service_full_name(),
+                                                          !draining);
+  return Stats().streams.open;
+}
+bool RpcServer::draining() const { return rep_->service->draining(); }
 
 void RpcServer::Stop(int64_t grace_nanos) {
   if (rep_->server == nullptr) return;

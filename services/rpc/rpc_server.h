@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "services/config/settings.h"
 #include "services/rpc/block_store.h"
+#include "services/rpc/streams.h"
 
 namespace kvarve {
 
@@ -21,21 +22,39 @@ inline constexpr uint32_t kRpcVersionMin = 1;
 inline constexpr uint32_t kRpcVersionMax = 1;
 
 struct RpcServerOptions {
-  ListenAddress listen;    // port 0: any free one
-  std::string token_file;  // BearerToken::FromFile
+  ListenAddress listen;            // port 0: any free one
+  std::string token_file;          // BearerToken::FromFile
+  std::string tenant = "default";  // of who shows the token
   uint64_t max_message_bytes = 1 << 20;
+  uint32_t max_pin_ms = 60'000;
+  StreamLimits streams;
   std::string daemon_version;
 };
 
-enum class RpcMethod : uint8_t { kHello = 0, kLookup = 1, kInvalidate = 2, kStats = 3 };
-inline constexpr size_t kRpcMethods = 4;
+enum class RpcMethod : uint8_t {
+  kHello = 0,
+  kLookup = 1,
+  kInvalidate = 2,
+  kStats = 3,
+  kReadRun = 4,
+  kWriteRun = 5,
+  kPrefetch = 6,
+  kTouch = 7,
+  kPin = 8,
+  kUnpin = 9,
+  kReport = 10,
+  kWatchEvents = 11,
+};
+inline constexpr size_t kRpcMethods = 12;
 inline constexpr size_t kRpcCodes = 17;  // absl::StatusCode, by number
 std::string_view RpcMethodName(RpcMethod method);
 
 struct RpcStats {
   std::array<std::array<uint64_t, kRpcCodes>, kRpcMethods> calls{};
-  uint64_t auth_missing = 0;  // no token
-  uint64_t auth_wrong = 0;    // another one
+  uint64_t auth_missing = 0;                 // no token
+  uint64_t auth_wrong = 0;                   // another one
+  uint64_t read_bytes = 0, write_bytes = 0;  // of blocks' payload, in runs that have ended
+  StreamStats streams;
 };
 
 class RpcServer {
@@ -48,6 +67,10 @@ class RpcServer {
 
   uint16_t port() const;
   RpcStats Stats() const;
+  // A draining server takes no new blocks, and health checks hear that it does not serve. Returns
+  // the streams that are open.
+  uint64_t SetDraining(bool draining);
+  bool draining() const;
   // Calls that run get `grace_nanos` to end, then they are cancelled. Again: nothing.
   void Stop(int64_t grace_nanos);
 

@@ -48,6 +48,26 @@ class FakeStore final : public BlockStore {
     return absl::NotFoundError("unknown");
   }
   std::vector<NamespaceInfo> Namespaces() const override { return namespaces_; }
+  absl::StatusOr<NamespaceInfo> OpenNamespace(const std::string&, const NamespaceDescriptor&,
+                                              const NamespaceDigest&) override {
+    return absl::UnimplementedError("not asked here");
+  }
+  size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t) override {
+    return Lookup(ns, keys);
+  }
+  BlockLease Acquire(NamespaceHandle, std::span<const BlockKey>, uint64_t) override { return {}; }
+  absl::Status Put(const PutRequest&, std::span<PutResult>) override {
+    return absl::UnimplementedError("not asked here");
+  }
+  PinAnswer Pin(const NamespaceInfo&, std::span<const BlockKey>, int64_t, uint64_t) override {
+    return {};
+  }
+  bool Unpin(const std::string&, uint64_t) override { return false; }
+  size_t ReportCorrupt(NamespaceHandle, std::span<const BlockKey>) override { return 0; }
+  absl::StatusOr<uint64_t> Events(uint64_t from, size_t, std::vector<CacheEvent>*) const override {
+    return from;
+  }
+  uint64_t next_event() const override { return 1; }
   size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys) override {
     size_t hits = 0;
     while (hits < keys.size() && blocks_[ns].contains(Text(keys[hits]))) ++hits;
@@ -100,6 +120,7 @@ class RpcServerTest : public ::testing::Test {
     ::chmod(options_.token_file.c_str(), 0600);
     options_.listen = *ParseListenAddress("127.0.0.1:0");
     options_.daemon_version = "9.8.7";
+    options_.tenant = "team";
   }
   ~RpcServerTest() override {
     ::unlink(options_.token_file.c_str());

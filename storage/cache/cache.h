@@ -115,6 +115,7 @@ struct PutRequest {
   // Instead of sources: each block in pieces that together have block_bytes, in memory that nobody
   // writes meanwhile (as a network's buffers are).
   std::span<const BlockPieces> pieces = {};
+  std::span<const uint64_t> expected = {};  // checksums to compare with; empty: none are
   uint64_t request_id = 0;    // touches are once a (namespace, request id, block); 0: each time
   uint32_t recompute_us = 0;  // cost of one block to the engine; 0: unknown
   // Given the reason when a block is kRejectedQuota, with the numbers: ResourceExhausted.
@@ -190,6 +191,8 @@ class Cache {
   void ExpireHolds();
 
   // Stores a chain of blocks; writes one result a block. InvalidArgument: sizes that do not match.
+  // DataLoss: a block to be stored has another checksum than expected; it and those after it are
+  // not.
   absl::Status Put(const PutRequest& request, std::span<PutResult> results);
 
   // One access to the leading blocks found, without a lease; returns how many.

@@ -146,7 +146,8 @@ TEST_F(CacheEventsTest, PiecesMakeTheSameBlock) {
     for (std::byte& byte : block) byte = static_cast<std::byte>(random());
     std::vector<BlockPieces> pieces(1);
     for (size_t at = 0; at < block.size();) {
-      const size_t size = std::min<size_t>(random() % 70'000, block.size() - at);
+      const size_t size =
+          std::min<size_t>(random() % (random() % 2 == 0 ? 100 : 70'000), block.size() - at);
       pieces[0].push_back(std::span(block).subspan(at, size));
       at += size;
     }
@@ -164,8 +165,20 @@ TEST_F(CacheEventsTest, PiecesMakeTheSameBlock) {
     EXPECT_EQ(read.grants[0].checksum,
               BlockChecksum(ChecksumSeed(ns.id, key, kBlockBytes), block.data(), kBlockBytes));
     cache_->Release(read.lease, &account);
+    // Of another checksum than promised, it is not stored; nor is one that is too short.
+    const BlockKey other = KeyOf(round + 1000);
+    const uint64_t wrong = 1, right = BlockChecksum(ChecksumSeed(ns.id, other, kBlockBytes),
+                                                    block.data(), kBlockBytes);
+    request.keys = {&other, 1};
+    request.expected = {&wrong, 1};
+    EXPECT_EQ(cache_->Put(request, {&result, 1}).code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(cache_->Lookup(ns.handle, {&other, 1}), 0u);
+    request.expected = {&right, 1};
+    EXPECT_TRUE(cache_->Put(request, {&result, 1}).ok());
+    EXPECT_EQ(result, PutResult::kStored);
+    request.expected = {};
     pieces[0].pop_back();
-    EXPECT_FALSE(cache_->Put(request, {&result, 1}).ok());  // too short
+    EXPECT_FALSE(cache_->Put(request, {&result, 1}).ok());
   }
   cache_->ReleaseAll(&account);
 }

@@ -29,7 +29,9 @@ uint64_t CopyPieces(std::byte* to, const BlockPieces& pieces, uint64_t crc) {
         std::min<size_t>(-reinterpret_cast<uintptr_t>(to) % kCopyAlignment, piece.size());
     std::memcpy(to, piece.data(), head);
     crc = BlockChecksum(crc, to, head);
-    crc = CopyAndChecksum(to + head, piece.data() + head, piece.size() - head, crc);
+    if (head < piece.size()) {
+      crc = CopyAndChecksum(to + head, piece.data() + head, piece.size() - head, crc);
+    }
     to += piece.size();
   }
   return crc;
@@ -42,7 +44,7 @@ class PutCall {
   PutCall(Cache::Rep* rep, const PutRequest& request, std::span<PutResult> results)
       : r_(*rep), request_(request), results_(results) {}
 
-  void Run() {
+  absl::Status Run() {
     {
       MutexLock lock(&r_.mutex);
       ns_ = r_.Record(request_.ns);  // a snapshot: sizes never change, epoch tells an invalidation
@@ -54,8 +56,7 @@ class PutCall {
     while (begin < results_.size()) {
       const size_t end = std::min(begin + group, results_.size());
       const size_t reserved = Reserve(begin, end);
-      Copy(begin, reserved);
-      begin = Publish(begin, reserved);
+      begin = Publish(begin, Copy(begin, reserved));
       if (begin < end) {
         results_[begin] = failure_;
         std::fill(results_.begin() + begin + 1, results_.end(), PutResult::kRejectedParent);
@@ -65,6 +66,7 @@ class PutCall {
     MutexLock lock(&r_.mutex);
     MoveGuard(kNoEntry);
     for (PutResult result : results_) ++r_.counters.put_blocks[static_cast<int>(result)];
+    return status_;
   }
 
  private:
@@ -118,7 +120,8 @@ class PutCall {
     }
   }
 
-  void Copy(size_t begin, size_t end) {
+  // Returns the end of what is as it should be; before `end`, status_ says why.
+  size_t Copy(size_t begin, size_t end) {
     checksums_.assign(end - begin, 0);
     size_t slot = 0;
     for (size_t i = begin; i < end; ++i) {
@@ -128,7 +131,14 @@ class PutCall {
       checksums_[i - begin] = request_.pieces.empty() ? CopyAndChecksum(to, request_.sources[i],
                                                                         ns_.info.block_bytes, seed)
                                                       : CopyPieces(to, request_.pieces[i], seed);
+      if (!request_.expected.empty() && checksums_[i - begin] != request_.expected[i]) {
+        failure_ = PutResult::kRejectedPolicy;
+        status_ = absl::DataLossError(
+            absl::StrFormat("block %d does not have the checksum that was promised", i));
+        return i;
+      }
     }
+    return end;
   }
 
   // Returns the end of what was published or found to exist; before `end`, failure_ says why.
@@ -212,6 +222,7 @@ class PutCall {
   std::vector<Step> steps_;
   std::vector<uint64_t> checksums_;
   PutResult failure_ = PutResult::kRejectedNoSpace;
+  absl::Status status_;
 };
 
 }  // namespace
@@ -260,8 +271,10 @@ absl::Status Cache::Put(const PutRequest& request, std::span<PutResult> results)
     return absl::InvalidArgumentError(
         absl::StrFormat("depth %d is over %d", request.first_depth, kMaxDepth));
   }
-  PutCall(rep_.get(), request, results).Run();
-  return absl::OkStatus();
+  if (!request.expected.empty() && request.expected.size() != request.keys.size()) {
+    return absl::InvalidArgumentError("put: one expected checksum a key, or none");
+  }
+  return PutCall(rep_.get(), request, results).Run();
 }
 
 }  // namespace kvarve

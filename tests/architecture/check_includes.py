@@ -25,19 +25,21 @@ MAY_INCLUDE = {
     "gpu": (BLOCK, BASE),
     "client/identity": (BASE,),
     "client/local": (BLOCK, BASE),
-    "client/cpp": ("client/local", "proto", BLOCK, BASE),
+    "client/frames": (BASE,),
+    "client/cpp": ("client/local", BLOCK, BASE),
+    "client/rpc": ("client/cpp", "client/local", "client/frames", "proto", BLOCK, BASE),
     "client/cpp/engine": ("client/cpp", "client/local", "gpu", BLOCK, BASE),
-    "client/python": ("client/cpp", "client/local", "gpu", BLOCK, BASE),
-    "client/cli": ("client/cpp", "client/identity", "client/local", "proto", BLOCK, BASE),
-    "services": ("services", "client/identity", "client/local", "proto", "storage"),
+    "client/python": ("client/cpp", "client/rpc", "client/local", "gpu", BLOCK, BASE),
+    "client/cli": ("client/cpp", "client/rpc", "client/identity", "client/local", BLOCK, BASE),
+    "services": ("services", "client/identity", "client/local", "client/frames", "client/rpc", "proto", "storage"),
     "tests": ("",),
 }
 
 # header prefix -> the folders that may include it; a library stays replaceable when one folder knows it.
 DOORS = {
-    "grpc": ("services/auth", "services/rpc", "client/cpp", "client/cli"),
-    "google/protobuf": ("services/rpc", "client/cpp", "client/cli"),
-    "proto/": ("services/rpc", "client/cpp", "client/cli"),
+    "grpc": ("services/auth", "services/rpc", "client/rpc"),
+    "google/protobuf": ("services/rpc", "client/rpc"),
+    "proto/": ("services/rpc", "client/rpc"),
     "prometheus/": ("services/metrics",),
     "pybind11/": ("client/python",),
     "httplib.h": ("services/metrics",),

@@ -35,12 +35,23 @@ class Daemon:
             "metrics.listen": f"127.0.0.1:{self.metrics_port}",
             **{name.replace("__", "."): value for name, value in settings.items()},
         }
+        self.rpc_port = free_port()
+        self.token_file = os.path.join(self.folder, "token")
+        with open(os.open(self.token_file, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as f:
+            f.write("a-token-of-the-test-0123456789\n")
+        self._settings.setdefault("rpc.listen", f"127.0.0.1:{self.rpc_port}")
+        self._settings.setdefault("rpc.token_file", self.token_file)
         self._process = None
         self._log = open(os.path.join(self.folder, "kvarved.log"), "ab")
 
     @property
     def endpoint(self) -> str:
         return "unix://" + self.socket_path
+
+    @property
+    def remote_endpoint(self) -> str:
+        """As another host's daemon, over gRPC; wants token_file."""
+        return f"kvarve://127.0.0.1:{self.rpc_port}"
 
     @property
     def pid(self) -> int:

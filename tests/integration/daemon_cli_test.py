@@ -167,6 +167,26 @@ class BlocksTest(Case):
         self.assertEqual(metrics["kvarve_sessions_opened_total"], 5)
         self.assertEqual(metrics['kvarve_local_requests_total{type="lookup",result="ok"}'], 2)
 
+    def test_from_another_host(self):
+        token = self.file("token", b"0123456789abcdef0123456789abcdef\n")
+        os.chmod(token, 0o600)
+        daemon = self.start("--rpc.listen=127.0.0.1:0", f"--rpc.token_file={token}")
+        port = re.search(r"rpc_port=(\d+)", daemon.log()).group(1)
+        remote = ("--endpoint", f"kvarve://127.0.0.1:{port}", "--token-file", token)
+        data = os.urandom(3 * BLOCK)
+        path = self.file("in", data)
+        self.assertEqual(self.ask("put", *CHAIN, *remote, path)["stored"], 3)
+        self.assertEqual(self.ask("lookup", *CHAIN, expect=MISS)["hit_blocks"], 3)  # the same as on the host
+        out = os.path.join(self.folder, "out")
+        self.ask("get", *CHAIN, *remote, "-o", out, expect=MISS)
+        with open(out, "rb") as f:
+            self.assertEqual(f.read(), data)
+        self.assertIn("own sockets", self.kvarve("status", *remote, expect=FAILED).stderr)
+        self.assertIn("no token", self.kvarve("lookup", *CHAIN, *remote[:2], expect=FAILED).stderr)
+        metrics = daemon.metrics()
+        self.until(lambda: daemon.metrics()['kvarve_get_bytes_total{transport="grpc"}'] == 3 * BLOCK)
+        self.assertEqual(metrics['kvarve_rpc_requests_total{method="WriteRun",code="OK"}'], 1)
+
     def test_single_keys_and_standard_streams(self):
         self.start()
         data = os.urandom(BLOCK)

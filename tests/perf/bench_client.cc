@@ -28,8 +28,14 @@ void MustStore(const std::vector<PutOutcome>& outcomes, size_t blocks) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const BenchDaemon& daemon) {
+  return Connect(daemon.endpoint(), "");
+}
+
+absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const std::string& endpoint,
+                                                                  const std::string& token_file) {
   ClientOptions options;
-  options.endpoint = daemon.endpoint();
+  options.endpoint = endpoint;
+  options.token_file = token_file;
   options.client_name = "kvarve_bench";
   options.staging_bytes = kStagingBytes;
   options.timeout_nanos = 10 * kSeconds;

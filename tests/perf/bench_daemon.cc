@@ -51,13 +51,17 @@ bool Answers(const std::string& path, int socket_type) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::StartKvarved(uint64_t capacity_bytes,
-                                                                       bool prefault) {
-  return Start({BesideThisBinary("../bin/kvarved"), "--socket.path=SOCKET",
-                absl::StrFormat("--arena.capacity_bytes=%d", capacity_bytes),
-                absl::StrFormat("--arena.prefault=%s", prefault ? "true" : "false"),
-                "--metrics.listen=off", "--log.level=warning"},
-               SOCK_SEQPACKET);
+absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::StartKvarved(
+    uint64_t capacity_bytes, bool prefault, const std::vector<std::string>& flags) {
+  std::vector<std::string> command = {
+      BesideThisBinary("../bin/kvarved"),
+      "--socket.path=SOCKET",
+      absl::StrFormat("--arena.capacity_bytes=%d", capacity_bytes),
+      absl::StrFormat("--arena.prefault=%s", prefault ? "true" : "false"),
+      "--metrics.listen=off",
+      "--log.level=warning"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  return Start(std::move(command), SOCK_SEQPACKET);
 }
 
 absl::StatusOr<std::unique_ptr<BenchDaemon>> BenchDaemon::StartSparse(uint64_t capacity_bytes) {

@@ -18,8 +18,8 @@ namespace kvarve::perf {
 class BenchDaemon {
  public:
   // kvarved, as it is built beside this binary.
-  static absl::StatusOr<std::unique_ptr<BenchDaemon>> StartKvarved(uint64_t capacity_bytes,
-                                                                   bool prefault = true);
+  static absl::StatusOr<std::unique_ptr<BenchDaemon>> StartKvarved(
+      uint64_t capacity_bytes, bool prefault = true, const std::vector<std::string>& flags = {});
   // The same data plane over the same cache, but block bytes are not copied, so that its arena
   // takes no memory (sparse_daemon.cc): for indexes of more blocks than this machine can hold.
   static absl::StatusOr<std::unique_ptr<BenchDaemon>> StartSparse(uint64_t capacity_bytes);

@@ -97,6 +97,7 @@ class Client:
         staging_bytes: int = ...,
         timeout: float = ...,
         put_timeout: float = ...,
+        token_file: str = ...,
     ) -> None: ...
     def wait_ready(self, timeout: float = ...) -> None: ...
     def state(self) -> dict[str, Any]: ...
@@ -122,6 +123,7 @@ class Engine:
         descriptor: dict[str, Any],
         threads: int = ...,
         verify: bool = ...,
+        token_file: str = ...,
     ) -> None:
         """Has two connections, for loads and for saves. layers: (address, address of the storage, its bytes,
         shape [pages, heads, tokens, K and V], strides in bytes), in the order of the descriptor's layers. `pages`

@@ -1,4 +1,4 @@
-"""The client of the kvarved on this host."""
+"""The client of a kvarved, on this host or another."""
 
 import json
 from typing import Any
@@ -10,7 +10,8 @@ class Client(_native.Client):
     """A process's connection to kvarved. Needs no daemon to be made: it joins when one appears, and again after a
     restart; until then calls raise kvarve.Error with code UNAVAILABLE at once. After a fork the child makes its own.
 
-    endpoint: unix://PATH. engine_id: processes of one engine end their leases together; empty: this process alone.
+    endpoint: unix://PATH, or kvarve://HOST:PORT for another host's, which wants the token in token_file. engine_id:
+    processes of one engine end their leases together; empty: this process alone.
     role: tool, scheduler or worker. ranks: (data, pipeline, tensor). staging_bytes: memory for puts, 0 for a process
     that only reads. timeout, put_timeout: seconds.
     """

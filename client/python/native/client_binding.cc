@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "client/cpp/remote.h"
 #include "client/python/native/casts.h"
+#include "client/python/native/rpc_capsule.h"
 #include "storage/block/layout.h"
 
 namespace py = pybind11;
@@ -19,6 +21,17 @@ namespace {
 
 constexpr uint64_t kGrantsVersion = 1;
 constexpr size_t kGrantsHeaderBytes = 5 * sizeof(uint64_t);
+
+constexpr std::string_view kRemoteScheme = "kvarve://";
+
+void LoadRemotePlane() {
+  const py::capsule factory = py::module_::import("kvarve._rpc").attr("factory");
+  if (std::strcmp(factory.name(), kRemotePlaneCapsule) != 0) {
+    throw py::import_error("kvarve._rpc is of another version than kvarve._native");
+  }
+  client::UseRemotePlane(
+      reinterpret_cast<client::RemotePlaneFactory>(factory.get_pointer<void>()));
+}
 
 int64_t Nanos(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
 
@@ -135,9 +148,10 @@ class PyNamespace {
 
 PyClient MakeClient(const std::string& endpoint, const std::string& engine_id,
                     const std::string& role, const Ranks& ranks, const std::string& name,
-                    uint64_t staging_bytes, double timeout, double put_timeout) {
-  return PyClient{ValueOrRaise(Client::Create(
-      MakeOptions(endpoint, engine_id, role, ranks, name, staging_bytes, timeout, put_timeout)))};
+                    uint64_t staging_bytes, double timeout, double put_timeout,
+                    const std::string& token_file) {
+  return PyClient{ValueOrRaise(Client::Create(MakeOptions(
+      endpoint, engine_id, role, ranks, name, staging_bytes, timeout, put_timeout, token_file)))};
 }
 
 py::dict StateOf(const PyClient& self) {
@@ -224,9 +238,12 @@ void BindGrants(py::module_& module) {
 
 ClientOptions MakeOptions(const std::string& endpoint, const std::string& engine_id,
                           const std::string& role, const Ranks& ranks, const std::string& name,
-                          uint64_t staging_bytes, double timeout, double put_timeout) {
+                          uint64_t staging_bytes, double timeout, double put_timeout,
+                          const std::string& token_file) {
   ClientOptions options;
   if (!endpoint.empty()) options.endpoint = endpoint;
+  if (endpoint.starts_with(kRemoteScheme)) LoadRemotePlane();
+  options.token_file = token_file;
   options.engine_id = engine_id;
   if (role == "tool") {
     options.role = local::Role::kTool;
@@ -291,7 +308,7 @@ void BindClient(py::module_& module) {
       .def(py::init(&MakeClient), py::arg("endpoint") = "", py::arg("engine_id") = "",
            py::arg("role") = "tool", py::arg("ranks") = std::make_tuple(0, 0, 0),
            py::arg("name") = "kvarve-python", py::arg("staging_bytes") = uint64_t{64} << 20,
-           py::arg("timeout") = 0.02, py::arg("put_timeout") = 5.0)
+           py::arg("timeout") = 0.02, py::arg("put_timeout") = 5.0, py::arg("token_file") = "")
       .def("wait_ready", &WaitReady, py::arg("timeout") = 10.0)
       .def("state", &StateOf)
       .def("namespace",

@@ -20,9 +20,11 @@ struct PyClient {
 
 using Ranks = std::tuple<uint16_t, uint16_t, uint16_t>;  // data, pipeline, tensor
 // Raises ValueError on an unknown role. Times are seconds.
+// An endpoint of another host loads what reaches it (ImportError: it was not built).
 ClientOptions MakeOptions(const std::string& endpoint, const std::string& engine_id,
                           const std::string& role, const Ranks& ranks, const std::string& name,
-                          uint64_t staging_bytes, double timeout, double put_timeout);
+                          uint64_t staging_bytes, double timeout, double put_timeout,
+                          const std::string& token_file);
 
 // Grants as Python carries them from the scheduler to a worker.
 struct PyGrants {

@@ -26,9 +26,12 @@ def daemon():
         yield daemon
 
 
-@pytest.fixture
-def client(daemon):
-    client = kvarve.Client(daemon.endpoint, timeout=2.0)
+@pytest.fixture(params=["same_host", "remote"])
+def client(daemon, request):
+    if request.param == "remote":
+        client = kvarve.Client(daemon.remote_endpoint, token_file=daemon.token_file, timeout=2.0)
+    else:
+        client = kvarve.Client(daemon.endpoint, timeout=2.0)
     client.wait_ready(10)
     return client
 
@@ -121,7 +124,31 @@ def test_wrong_calls_are_refused(space, client):
         kvarve.Client("ftp://x")
 
 
-def test_administration(client, space):
+def test_both_planes_share_their_blocks(daemon, request):
+    near, far = (kvarve.Client(daemon.endpoint, timeout=2.0),
+                 kvarve.Client(daemon.remote_endpoint, token_file=daemon.token_file, timeout=2.0))
+    for client in (near, far):
+        client.wait_ready(10)
+    keys, fields = kvarve.chain_keys(list(range(96)), 16), FIELDS | {"client_salt": request.node.name}
+    assert near.namespace(**fields).put(keys[:3], blocks(3)) == ["stored"] * 3
+    assert far.namespace(**fields).get(keys) == blocks(3)
+    assert far.namespace(**fields).put(keys, blocks(6)) == ["exists"] * 3 + ["stored"] * 3
+    assert near.namespace(**fields).get(keys) == blocks(6)
+
+
+def test_another_host_wants_its_token(daemon):
+    with pytest.raises(kvarve.Error) as caught:
+        kvarve.Client(daemon.remote_endpoint).wait_ready(10)
+    assert caught.value.code == "UNAUTHENTICATED"
+    with pytest.raises(kvarve.Error) as caught:
+        kvarve.Client(daemon.remote_endpoint, token_file="/nowhere/token")
+    assert caught.value.code == "NOT_FOUND"
+
+
+def test_administration(daemon, request):
+    client = kvarve.Client(daemon.endpoint, timeout=2.0)
+    client.wait_ready(10)
+    space = client.namespace(**FIELDS | {"client_salt": request.node.name})
     assert client.state()["connected"] and client.state()["daemon_version"]
     assert isinstance(client.status(), dict) and isinstance(client.stats(), dict)
     space.put(kvarve.chain_keys(list(range(16)), 16), blocks(1))

@@ -29,20 +29,22 @@ def daemon():
 class Rig:
     """An engine of two processes in one: a scheduling client, and pages with their Engine."""
 
-    def __init__(self, daemon, name, pages=PAGES, page_tokens=PAGE, order=(0, 1, 2, 3, 4), fields=FIELDS, **options):
+    def __init__(self, daemon, name, pages=PAGES, page_tokens=PAGE, order=(0, 1, 2, 3, 4), fields=FIELDS,
+                 remote=False, **options):
         shape = [LAYERS, pages, HEADS, page_tokens, 2 * DIM]
         memory = torch.randint(-30000, 30000, [shape[axis] for axis in order], dtype=torch.int16)
         self.memory = memory.permute([order.index(axis) for axis in range(5)])  # [layer, page, head, token, dim]
         self.engine_id = f"{name}-{random.getrandbits(32)}"
         self.fields = fields | {"client_salt": name}
-        self.scheduler = kvarve.Client(daemon.endpoint, engine_id=self.engine_id, role="scheduler", staging_bytes=0,
-                                       timeout=2.0)
+        where = (dict(endpoint=daemon.remote_endpoint, token_file=daemon.token_file) if remote
+                 else dict(endpoint=daemon.endpoint))
+        self.scheduler = kvarve.Client(engine_id=self.engine_id, role="scheduler", staging_bytes=0, timeout=2.0, **where)
         self.scheduler.wait_ready(10)
         self.space = self.scheduler.namespace(**self.fields)
         layers = [(layer.data_ptr(), layer.untyped_storage().data_ptr(), layer.untyped_storage().nbytes(), layer.shape,
                    [2 * stride for stride in layer.stride()]) for layer in self.memory]
         self.engine = kvarve.Engine(**dict(
-            endpoint=daemon.endpoint, engine_id=self.engine_id, ranks=(0, 0, 0), name="rig", staging_bytes=8 << 20,
+            **where, engine_id=self.engine_id, ranks=(0, 0, 0), name="rig", staging_bytes=8 << 20,
             timeout=2.0, put_timeout=5.0, layers=layers, pages=PAGES, descriptor=self.fields) | options)
         self.engine.wait_ready(10)
 
@@ -78,9 +80,10 @@ class Rig:
 ORDERS = [(0, 1, 2, 3, 4), (0, 1, 3, 2, 4), (1, 0, 2, 3, 4), (1, 2, 0, 3, 4)]
 
 
+@pytest.mark.parametrize("remote", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
-def test_round_trip(daemon, request, order):
-    rig = Rig(daemon, request.node.name, order=order)
+def test_round_trip(daemon, request, order, remote):
+    rig = Rig(daemon, request.node.name, order=order, remote=remote)
     keys = kvarve.chain_keys(list(range(256)), BLOCK)
     source, target = [7, 3, 30, 1, 2, 21, 22, 5], [10, 11, 39, 13, 0, 14, 15, 16]
     before = rig.memory.clone()

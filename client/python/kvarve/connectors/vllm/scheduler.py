@@ -49,9 +49,9 @@ class Scheduler:
         self.reads, self.writes = transfer.is_kv_consumer, transfer.is_kv_producer
         self.ranks = [(p, t) for p in range(parallel.pipeline_parallel_size)
                       for t in range(parallel.tensor_parallel_size)]
-        self.client = Client(settings.endpoint, engine_id=self.engine_id, role="scheduler",
+        self.client = Client(settings.endpoint, engine_id=self.engine_id, role="scheduler", staging_bytes=0,
                              ranks=(parallel.data_parallel_index, 0, 0), name="vllm scheduler",
-                             staging_bytes=0, timeout=settings.lookup_timeout_ms / 1e3)
+                             timeout=settings.lookup_timeout_ms / 1e3, token_file=settings.token_file)
         self.descriptors: list[dict] = []
         self.spaces: list[Any] = []  # none until the workers have told their geometry
         self.space_of: dict[Rank, int] = {}

@@ -15,6 +15,7 @@ def _of(default: str, *others: str) -> Any:
 @dataclass(frozen=True)
 class Settings:
     endpoint: str = "unix:///run/kvarve/kvarved.sock"
+    token_file: str = ""  # for the kvarved of another host (kvarve://HOST:PORT)
     block_tokens: int = _in(0, 0, 1 << 20)  # a multiple of the engine's block; 0: chosen
     model_digest: str = ""  # names the weights where they are not files
     digest: str = _of("full", "sampled")  # full: every byte of the weights

@@ -37,10 +37,9 @@ class Worker:
         self.engine = Engine(
             layers=layers, pages=kv_cache_config.num_blocks, descriptor=self.descriptor,
             threads=settings.loader_threads, verify=settings.verify, endpoint=settings.endpoint,
-            engine_id=config.kv_transfer_config.engine_id, name="vllm worker",
-            ranks=(config.parallel_config.data_parallel_index, *self.rank),
-            timeout=settings.lookup_timeout_ms / 1e3, put_timeout=settings.put_timeout_ms / 1e3,
-            staging_bytes=settings.staging_bytes)
+            engine_id=config.kv_transfer_config.engine_id, name="vllm worker", staging_bytes=settings.staging_bytes,
+            ranks=(config.parallel_config.data_parallel_index, *self.rank), token_file=settings.token_file,
+            timeout=settings.lookup_timeout_ms / 1e3, put_timeout=settings.put_timeout_ms / 1e3)
         self.salt, self.told = "", 0  # pending saves, as the scheduler knows
         self.loading: set[str] = set()
         self.failed: set[str] = set()  # loads that did not start

@@ -1,4 +1,4 @@
-#include "services/rpc/grpc_status.h"
+#include "client/rpc/grpc_status.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // The one mapping between absl::Status and grpc::Status; the codes are the same ones by number.
 // THREADS: any.
-#ifndef KVARVE_SERVICES_RPC_GRPC_STATUS_H_
-#define KVARVE_SERVICES_RPC_GRPC_STATUS_H_
+#ifndef KVARVE_CLIENT_RPC_GRPC_STATUS_H_
+#define KVARVE_CLIENT_RPC_GRPC_STATUS_H_
 
 #include <grpcpp/support/status.h>
 
@@ -18,4 +18,4 @@ absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace kvarve
 
-#endif  // KVARVE_SERVICES_RPC_GRPC_STATUS_H_
+#endif  // KVARVE_CLIENT_RPC_GRPC_STATUS_H_

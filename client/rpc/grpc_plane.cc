@@ -1,0 +1,427 @@
+#include "client/rpc/grpc_plane.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "client/frames/frames.h"
+#include "client/rpc/grpc_status.h"
+#include "client/rpc/remote_node.h"
+#include "client/rpc/run_reader.h"
+#include "client/rpc/run_stream.h"
+#include "client/rpc/token_file.h"
+#include "storage/base/clock.h"
+#include "storage/base/status_macros.h"
+#include "storage/block/checksum.h"
+
+namespace kvarve::client {
+namespace {
+
+constexpr char kReadRun[] = "/kvarve.v1.KvCache/ReadRun";
+constexpr char kWriteRun[] = "/kvarve.v1.KvCache/WriteRun";
+constexpr size_t kMaxKeysPerCall = 8192;
+constexpr int64_t kReleaseNanos = 2'000'000'000;
+
+int64_t Now() { return SystemClock::Get()->NowNanos(); }
+
+template <typename Request>
+void SetRun(const OpenNamespaceInfo& info, std::span<const BlockKey> keys, Request* request) {
+  request->set_ns_id(info.id.bytes.data(), info.id.bytes.size());
+  request->mutable_keys()->set_key_bytes(info.key_bytes);
+  std::string* const packed = request->mutable_keys()->mutable_packed();
+  packed->reserve(keys.size() * info.key_bytes);
+  for (const BlockKey& key : keys) {
+    packed->append(reinterpret_cast<const char*>(key.bytes.data()), info.key_bytes);
+  }
+}
+
+grpc::ByteBuffer BufferOf(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// What a put sends: blocks one after the other, in memory that lives until gRPC has let go of it.
+struct Source {
+  const std::byte* data = nullptr;
+  std::shared_ptr<void> hold;
+
+  grpc::Slice Slice(uint64_t offset, size_t bytes) const {
+    using Held = std::shared_ptr<void>;
+    return {const_cast<std::byte*>(data) + offset, bytes,
+            [](void* held) { delete static_cast<Held*>(held); }, new Held(hold)};
+  }
+};
+
+// Waits as long as the daemon asked for, and up to half as much again, so that those it sent away
+// together come back apart. False: the deadline comes first.
+bool WaitToRetry(int64_t nanos, int64_t deadline_nanos) {
+  static thread_local std::minstd_rand random{std::random_device{}()};
+  nanos += static_cast<int64_t>(static_cast<double>(nanos) / 2 * (random() - random.min()) /
+                                (random.max() - random.min()));
+  if (nanos <= 0 || Now() + nanos >= deadline_nanos) return false;
+  std::this_thread::sleep_for(std::chrono::nanoseconds(nanos));
+  return true;
+}
+
+PutOutcome OutcomeOf(int result) {
+  switch (result) {
+    case v1::PUT_STORED:
+      return PutOutcome::kStored;
+    case v1::PUT_EXISTS:
+      return PutOutcome::kExists;
+    case v1::PUT_REJECTED_PARENT:
+      return PutOutcome::kRejectedParent;
+    case v1::PUT_REJECTED_INVALIDATED:
+      return PutOutcome::kRejectedInvalidated;
+    case v1::PUT_REJECTED_QUOTA:
+      return PutOutcome::kRejectedQuota;
+    case v1::PUT_REJECTED_NO_SPACE:
+    case v1::PUT_SHED:
+      return PutOutcome::kRejectedNoSpace;
+    default:  // the policy's, and what a later daemon may refuse for
+      return PutOutcome::kRejectedPolicy;
+  }
+}
+bool Taken(PutOutcome outcome) {
+  return outcome == PutOutcome::kStored || outcome == PutOutcome::kExists;
+}
+
+class GrpcPlane final : public RemotePlane {
+ public:
+  GrpcPlane(const ClientOptions& options, const Endpoint& endpoint, std::string token)
+      : options_(options), node_(options, endpoint.address, std::move(token)) {}
+
+  absl::Status WaitReady(int64_t timeout_nanos) override { return node_.WaitReady(timeout_nanos); }
+  ClientState State() const override { return node_.State(); }
+  absl::StatusOr<ClientNamespace> OpenNamespace(const NamespaceDescriptor& descriptor) override {
+    return node_.AddNamespace(descriptor);
+  }
+  absl::StatusOr<OpenNamespaceInfo> KnownNamespace(ClientNamespace ns) const override {
+    return node_.KnownNamespace(ns);
+  }
+
+  absl::StatusOr<LookupResult> Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
+                                      int64_t hold_nanos) override;
+  absl::StatusOr<GrantSet> Keep(ClientNamespace ns, std::span<const BlockKey> keys,
+                                uint64_t request_id) override;
+  void Release(uint64_t lease) override;
+  absl::StatusOr<std::vector<uint64_t>> Read(ClientNamespace ns, std::span<const BlockKey> keys,
+                                             std::span<std::byte* const> destinations,
+                                             uint64_t request_id, bool verify) override;
+  absl::StatusOr<std::vector<PutOutcome>> Put(ClientNamespace ns, const PutChain& chain,
+                                              const std::byte* data,
+                                              std::shared_ptr<void> hold) override;
+  void ReportMismatch(ClientNamespace ns, const BlockKey& key) override;
+  absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
+                               uint64_t request_id) override;
+  absl::StatusOr<uint64_t> Invalidate(ClientNamespace ns, std::span<const BlockKey> keys) override;
+
+ private:
+  template <typename Method, typename Request, typename Reply>
+  absl::Status Unary(Method method, const Request& request, Reply* reply, int64_t deadline) {
+    grpc::ClientContext context;
+    PrepareContext(&context, node_.token(), deadline);
+    return FromGrpc((node_.stub()->*method)(&context, request, reply));
+  }
+  absl::Status PinRun(const OpenNamespaceInfo& info, std::span<const BlockKey> keys, int64_t nanos,
+                      uint64_t request_id, int64_t deadline, v1::PinReply* reply);
+  // One ReadRun: adds checksums of blocks that came whole. `again_nanos`: when the daemon wants to
+  // be asked for the rest.
+  absl::Status ReadOnce(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
+                        std::span<std::byte* const> destinations, uint64_t request_id, bool verify,
+                        int64_t deadline, std::vector<uint64_t>* checksums, bool* mismatch,
+                        int64_t* again_nanos);
+  // One WriteRun of blocks from `begin` on; adds outcomes of those that were decided.
+  absl::Status WriteOnce(const OpenNamespaceInfo& info, const PutChain& chain, size_t begin,
+                         const Source& source, int64_t deadline, std::vector<PutOutcome>* outcomes,
+                         int64_t* again_nanos);
+  static bool SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
+                         size_t begin, const Source& source, RunStream* stream);
+
+  const ClientOptions options_;
+  RemoteNode node_;
+};
+
+absl::StatusOr<LookupResult> GrpcPlane::Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
+                                               int64_t hold_nanos) {
+  LookupResult result;
+  const int64_t deadline = Now() + options_.timeout_nanos;
+  bool more = true;
+  for (size_t begin = 0; more && begin < keys.size(); begin += kMaxKeysPerCall) {
+    const auto part = keys.subspan(begin, std::min(kMaxKeysPerCall, keys.size() - begin));
+    size_t hits = 0;
+    KV_RETURN_IF_ERROR(node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) -> absl::Status {
+      if (hold_nanos > 0) {
+        v1::PinReply reply;
+        KV_RETURN_IF_ERROR(PinRun(info, part, hold_nanos, 0, deadline, &reply));
+        hits = reply.hit_blocks();
+        result.hold = reply.pin();
+        return absl::OkStatus();
+      }
+      v1::LookupRequest request;
+      SetRun(info, part, &request);
+      v1::LookupReply reply;
+      KV_RETURN_IF_ERROR(Unary(&v1::KvCache::Stub::Lookup, request, &reply, deadline));
+      hits = reply.hit_blocks();
+      return absl::OkStatus();
+    }));
+    result.hit_blocks += std::min(hits, part.size());
+    more = hits == part.size() && hold_nanos == 0;
+  }
+  result.host_blocks = result.hit_blocks;
+  return result;
+}
+
+absl::Status GrpcPlane::PinRun(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
+                               int64_t nanos, uint64_t request_id, int64_t deadline,
+                               v1::PinReply* reply) {
+  v1::PinRequest request;
+  SetRun(info, keys, &request);
+  request.set_ttl_ms(static_cast<uint32_t>(std::clamp<int64_t>(nanos / 1'000'000, 1, UINT32_MAX)));
+  request.set_request_id(request_id);
+  return Unary(&v1::KvCache::Stub::Pin, request, reply, deadline);
+}
+
+absl::StatusOr<GrantSet> GrpcPlane::Keep(ClientNamespace ns, std::span<const BlockKey> keys,
+                                         uint64_t request_id) {
+  keys = keys.first(std::min(keys.size(), local::kMaxBlocksPerAcquire));
+  const int64_t deadline = Now() + options_.timeout_nanos;
+  GrantSet grants;
+  KV_RETURN_IF_ERROR(node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
+    v1::PinReply reply;
+    KV_RETURN_IF_ERROR(
+        PinRun(info, keys, kGrantSeconds * 1'000'000'000, request_id, deadline, &reply));
+    grants.lease = reply.pin();
+    grants.block_bytes = info.block_bytes;
+    // What may not be kept can be read all the same, if it is still there then.
+    grants.over_lease_cap = reply.pinned_blocks() < reply.hit_blocks();
+    grants.items.resize(std::min<size_t>(reply.hit_blocks(), keys.size()));
+    return absl::OkStatus();
+  }));
+  grants.incarnation = node_.incarnation();
+  return grants;
+}
+
+// In the background: nobody waits for it, and the pin ends by itself if the message is lost.
+void GrpcPlane::Release(uint64_t lease) {
+  struct Call {
+    grpc::ClientContext context;
+    v1::UnpinRequest request;
+    v1::UnpinReply reply;
+  };
+  if (lease == 0 || node_.in_child()) return;
+  auto* const call = new Call;
+  PrepareContext(&call->context, node_.token(), Now() + kReleaseNanos);
+  call->request.set_pin(lease);
+  node_.stub()->async()->Unpin(&call->context, &call->request, &call->reply,
+                               [call](const grpc::Status&) { delete call; });
+}
+
+absl::StatusOr<std::vector<uint64_t>> GrpcPlane::Read(ClientNamespace ns,
+                                                      std::span<const BlockKey> keys,
+                                                      std::span<std::byte* const> destinations,
+                                                      uint64_t request_id, bool verify) {
+  const int64_t deadline = Now() + options_.put_timeout_nanos;
+  std::vector<uint64_t> checksums;
+  bool mismatch = false;
+  while (checksums.size() < keys.size()) {
+    const size_t begin = checksums.size();
+    const size_t count = std::min(keys.size() - begin, frames::kMaxBlocksPerRun);
+    int64_t again_nanos = 0;
+    const absl::Status status = node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
+      again_nanos = 0;
+      return ReadOnce(info, keys.subspan(begin, count), destinations.subspan(begin, count),
+                      request_id, verify, deadline, &checksums, &mismatch, &again_nanos);
+    });
+    if (mismatch) {
+      ReportMismatch(ns, keys[checksums.size()]);
+      break;
+    }
+    if (again_nanos > 0 && WaitToRetry(again_nanos, deadline)) continue;
+    // What came is a right answer, though a shorter one.
+    if (!status.ok() && checksums.empty()) return status;
+    if (!status.ok() || checksums.size() < begin + count) break;
+  }
+  return checksums;
+}
+
+absl::Status GrpcPlane::ReadOnce(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
+                                 std::span<std::byte* const> destinations, uint64_t request_id,
+                                 bool verify, int64_t deadline, std::vector<uint64_t>* checksums,
+                                 bool* mismatch, int64_t* again_nanos) {
+  v1::ReadRunRequest request;
+  SetRun(info, keys, &request);
+  request.set_request_id(request_id);
+  RunStream stream(node_.generic(), kReadRun, node_.token(), deadline);
+  RunReader reader(info, keys, destinations, verify);
+  absl::Status status;
+  if (stream.Write(BufferOf(request.SerializeAsString()), /*is_last=*/true)) {
+    grpc::ByteBuffer frame;
+    while (status.ok() && !reader.mismatch() && stream.Read(&frame)) {
+      status = reader.Take(frame);
+      frame.Clear();
+    }
+  }
+  checksums->insert(checksums->end(), reader.checksums().begin(), reader.checksums().end());
+  *mismatch = reader.mismatch();
+  if (!status.ok() || *mismatch) return status;  // the stream is cancelled
+  status = stream.Finish();
+  if (status.code() == absl::StatusCode::kResourceExhausted) {
+    *again_nanos = stream.retry_after_nanos();
+  }
+  return status;
+}
+
+absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const PutChain& chain,
+                                                       const std::byte* data,
+                                                       std::shared_ptr<void> hold) {
+  const Source source{data, std::move(hold)};
+  const int64_t deadline = Now() + options_.put_timeout_nanos;
+  std::vector<PutOutcome> outcomes;
+  while (outcomes.size() < chain.keys.size()) {
+    const size_t begin = outcomes.size();
+    int64_t again_nanos = 0;
+    KV_RETURN_IF_ERROR(node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
+      return WriteOnce(info, chain, begin, source, deadline, &outcomes, &again_nanos);
+    }));
+    if (again_nanos > 0 && WaitToRetry(again_nanos, deadline)) continue;
+    if (outcomes.size() == begin) {
+      return absl::ResourceExhaustedError("the daemon has no room for this put now");
+    }
+    if (!Taken(outcomes.back())) break;
+  }
+  outcomes.resize(chain.keys.size(), PutOutcome::kRejectedParent);
+  return outcomes;
+}
+
+absl::Status GrpcPlane::WriteOnce(const OpenNamespaceInfo& info, const PutChain& chain,
+                                  size_t begin, const Source& source, int64_t deadline,
+                                  std::vector<PutOutcome>* outcomes, int64_t* again_nanos) {
+  const size_t count = std::min(chain.keys.size() - begin, frames::kMaxBlocksPerRun);
+  const std::span<const BlockKey> keys = chain.keys.subspan(begin, count);
+  v1::WriteRunOpen open;
+  SetRun(info, keys, &open);
+  const BlockKey* const parent = begin > 0      ? &chain.keys[begin - 1]
+                                 : chain.parent ? &*chain.parent
+                                                : nullptr;
+  if (parent != nullptr) open.set_parent(parent->bytes.data(), info.key_bytes);
+  open.set_first_depth(chain.first_depth + static_cast<uint32_t>(begin));
+  open.set_request_id(chain.request_id);
+  open.set_recompute_us(chain.recompute_us);
+
+  RunStream stream(node_.generic(), kWriteRun, node_.token(), deadline);
+  if (stream.Write(BufferOf(frames::OpeningFrame(open.SerializeAsString())), false)) {
+    SendBlocks(info, keys, begin, source, &stream);
+  }
+  grpc::ByteBuffer buffer;
+  const bool answered = stream.Read(&buffer);
+  KV_RETURN_IF_ERROR(stream.Finish());
+  v1::WriteRunReply reply;
+  grpc::Slice bytes;
+  if (!answered || !buffer.DumpToSingleSlice(&bytes).ok() ||
+      !reply.ParseFromArray(bytes.begin(), static_cast<int>(bytes.size())) ||
+      static_cast<size_t>(reply.results_size()) != count) {
+    return absl::InternalError("the daemon's answer to a put is not one");
+  }
+  if (reply.results(0) == v1::PUT_SHED) {
+    *again_nanos = std::max<int64_t>(reply.retry_after_ms(), 1) * 1'000'000;
+    return absl::OkStatus();
+  }
+  for (const int result : reply.results()) outcomes->push_back(OutcomeOf(result));
+  return absl::OkStatus();
+}
+
+bool GrpcPlane::SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
+                           size_t begin, const Source& source, RunStream* stream) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint64_t at = (begin + i) * info.block_bytes;
+    frames::FrameFields fields;
+    fields.index = static_cast<uint32_t>(i);
+    fields.checksum = BlockChecksum(ChecksumSeed(info.id, keys[i], info.block_bytes),
+                                    source.data + at, info.block_bytes);
+    for (uint64_t offset = 0; offset < info.block_bytes;) {
+      const uint64_t bytes = std::min(info.block_bytes - offset, frames::kMaxPayloadBytes);
+      fields.offset = offset;
+      const frames::FrameHeader header(frames::Kind::kWrite, fields, bytes);
+      const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()),
+                                    source.Slice(at + offset, bytes)};
+      offset += bytes;
+      const bool is_last = i + 1 == keys.size() && offset == info.block_bytes;
+      if (!stream->Write(grpc::ByteBuffer(slices, 2), is_last)) return false;
+      fields.checksum.reset();
+    }
+  }
+  return true;
+}
+
+void GrpcPlane::ReportMismatch(ClientNamespace ns, const BlockKey& key) {
+  node_.CountMismatch();
+  const int64_t deadline = Now() + options_.timeout_nanos;
+  // What becomes of it is the daemon's matter.
+  node_
+      .Ask(ns, deadline,
+           [&](const OpenNamespaceInfo& info) {
+             v1::ReportRequest request;
+             SetRun(info, {&key, 1}, &request);
+             v1::ReportReply reply;
+             return Unary(&v1::KvCache::Stub::Report, request, &reply, deadline);
+           })
+      .IgnoreError();
+}
+
+absl::StatusOr<size_t> GrpcPlane::Touch(ClientNamespace ns, std::span<const BlockKey> keys,
+                                        uint64_t request_id) {
+  const int64_t deadline = Now() + options_.timeout_nanos;
+  size_t touched = 0;
+  bool more = true;
+  for (size_t begin = 0; more && begin < keys.size(); begin += kMaxKeysPerCall) {
+    const auto part = keys.subspan(begin, std::min(kMaxKeysPerCall, keys.size() - begin));
+    v1::TouchReply reply;
+    KV_RETURN_IF_ERROR(node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
+      v1::TouchRequest request;
+      SetRun(info, part, &request);
+      request.set_request_id(request_id);
+      return Unary(&v1::KvCache::Stub::Touch, request, &reply, deadline);
+    }));
+    touched += reply.touched_blocks();
+    more = reply.touched_blocks() == part.size();
+  }
+  return touched;
+}
+
+absl::StatusOr<uint64_t> GrpcPlane::Invalidate(ClientNamespace ns, std::span<const BlockKey> keys) {
+  const int64_t deadline = Now() + options_.put_timeout_nanos;
+  uint64_t removed = 0;
+  size_t begin = 0;
+  do {
+    const auto part = keys.subspan(begin, std::min(kMaxKeysPerCall, keys.size() - begin));
+    v1::InvalidateReply reply;
+    KV_RETURN_IF_ERROR(node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
+      v1::InvalidateRequest request;
+      if (keys.empty()) {
+        request.set_ns_id(info.id.bytes.data(), info.id.bytes.size());
+        request.set_whole_namespace(true);
+      } else {
+        SetRun(info, part, &request);
+      }
+      return Unary(&v1::KvCache::Stub::Invalidate, request, &reply, deadline);
+    }));
+    removed += reply.removed_blocks();
+    begin += part.size();
+  } while (begin < keys.size());
+  return removed;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RemotePlane>> MakeGrpcPlane(const ClientOptions& options,
+                                                           const Endpoint& endpoint) {
+  KV_ASSIGN_OR_RETURN(std::string token, ReadTokenFile(options.token_file));
+  return std::make_unique<GrpcPlane>(options, endpoint, std::move(token));
+}
+
+}  // namespace kvarve::client

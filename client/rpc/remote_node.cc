@@ -1,0 +1,265 @@
+#include "client/rpc/remote_node.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/rpc/grpc_status.h"
+#include "storage/base/clock.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve::client {
+namespace {
+
+constexpr uint32_t kVersionMin = 1, kVersionMax = 1;
+constexpr int kKeepaliveMs = 20'000, kKeepaliveTimeoutMs = 5'000;
+// gRPC spreads each pause by a fifth, so that clients of one daemon do not come back in step.
+constexpr int kFirstPauseMs = 50, kMaxPauseMs = 2'000;
+constexpr size_t kMaxNamespacesPerHello = 64;
+constexpr size_t kMaxHelloBytes = 32 << 10;  // and one descriptor more: under any daemon's limit
+constexpr int64_t kWaitStepNanos = 20'000'000;
+
+int64_t Now() { return SystemClock::Get()->NowNanos(); }
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  // Each Client has its own connection, as on the same host.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // a retry is this client's decision
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstPauseMs);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kMaxPauseMs);  // of one attempt
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxPauseMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+absl::Status Lost(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kUnavailable ? status : absl::OkStatus();
+}
+
+}  // namespace
+
+void PrepareContext(grpc::ClientContext* context, const std::string& token,
+                    int64_t deadline_nanos) {
+  context->set_deadline(std::chrono::system_clock::now() +
+                        std::chrono::nanoseconds(std::max<int64_t>(deadline_nanos - Now(), 0)));
+  if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
+}
+
+RemoteNode::RemoteNode(const ClientOptions& options, std::string address, std::string token)
+    : options_(options),
+      address_(std::move(address)),
+      token_(std::move(token)),
+      channel_(MakeChannel(address_)),
+      stub_(v1::KvCache::NewStub(channel_)),
+      generic_(channel_),
+      breaker_(options.breaker_failures, options.probe_interval_nanos) {
+  channel_->GetState(/*try_to_connect=*/true);
+}
+
+absl::StatusOr<ClientNamespace> RemoteNode::AddNamespace(const NamespaceDescriptor& descriptor) {
+  KV_RETURN_IF_ERROR(ValidateDescriptor(descriptor));
+  const NamespaceDigest digest = DigestOf(descriptor);
+  MutexLock lock(&mutex_);
+  for (size_t i = 0; i < namespaces_.size(); ++i) {
+    if (namespaces_[i].digest == digest) return static_cast<ClientNamespace>(i);
+  }
+  if (namespaces_.size() >= kMaxNamespaces) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a client opens at most ", kMaxNamespaces, " namespaces"));
+  }
+  Entry entry;
+  entry.descriptor = descriptor;
+  entry.digest = digest;
+  entry.info.key_bytes = descriptor.key_bytes;
+  entry.info.block_bytes = descriptor.block_bytes;
+  namespaces_.push_back(std::move(entry));
+  return static_cast<ClientNamespace>(namespaces_.size() - 1);
+}
+
+absl::StatusOr<OpenNamespaceInfo> RemoteNode::KnownNamespace(ClientNamespace ns) const {
+  MutexLock lock(&mutex_);
+  if (ns >= namespaces_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("namespace ", ns, " is not this client's"));
+  }
+  return namespaces_[ns].info;
+}
+
+absl::Status RemoteNode::Admit() {
+  if (stamp_.InChild()) {
+    return absl::FailedPreconditionError(
+        "a Client does not work in a forked child: make a new one");
+  }
+  MutexLock lock(&mutex_);
+  if (!breaker_.open() || breaker_.TakeProbe(Now())) return absl::OkStatus();
+  return absl::UnavailableError("kvarved does not answer; not asked until it does again");
+}
+
+// What a call's end says about the daemon.
+void RemoteNode::Note(const absl::Status& status) {
+  MutexLock lock(&mutex_);
+  if (status.code() == absl::StatusCode::kDeadlineExceeded) {
+    ++state_.timeouts;
+    breaker_.TimedOut(Now());
+  } else if (!Lost(status).ok()) {
+    was_lost_ = true;
+    state_.last_error = absl::StrFormat("%s: %s", address_, status.message());
+  } else {
+    breaker_.Answered();
+    if (std::exchange(was_lost_, false)) ++state_.reconnects;
+  }
+}
+
+void RemoteNode::Forget() {
+  MutexLock lock(&mutex_);
+  for (Entry& entry : namespaces_) entry.resolved = false;
+}
+
+absl::Status RemoteNode::Ask(ClientNamespace ns, int64_t deadline_nanos,
+                             absl::FunctionRef<absl::Status(const OpenNamespaceInfo&)> body) {
+  KV_RETURN_IF_ERROR(Admit());
+  absl::Status status;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const absl::StatusOr<OpenNamespaceInfo> info = Resolved(ns, deadline_nanos);
+    status = info.ok() ? body(*info) : info.status();
+    Note(status);
+    if (!info.ok() || status.code() != absl::StatusCode::kNotFound) break;
+    Forget();
+  }
+  return status;
+}
+
+absl::StatusOr<OpenNamespaceInfo> RemoteNode::Resolved(ClientNamespace ns, int64_t deadline_nanos) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    {
+      MutexLock lock(&mutex_);
+      if (ns >= namespaces_.size()) {
+        return absl::InvalidArgumentError(absl::StrCat("namespace ", ns, " is not this client's"));
+      }
+      const Entry& entry = namespaces_[ns];
+      if (entry.resolved && entry.refusal.ok()) return entry.info;
+      if (entry.resolved) return entry.refusal;
+    }
+    KV_RETURN_IF_ERROR(Hello(deadline_nanos));
+  }
+  return absl::UnavailableError("the daemon was started again meanwhile; ask again");
+}
+
+// Opens up to kMaxNamespacesPerHello namespaces that are not; the rest with the next one.
+absl::Status RemoteNode::Hello(int64_t deadline_nanos) {
+  v1::HelloRequest request;
+  request.set_version_min(kVersionMin);
+  request.set_version_max(kVersionMax);
+  request.set_client(options_.client_name.substr(0, 128));
+  std::vector<ClientNamespace> named;
+  {
+    MutexLock lock(&mutex_);
+    // The latest first: it is the one that a call waits for.
+    for (size_t i = namespaces_.size(); i-- > 0 && named.size() < kMaxNamespacesPerHello &&
+                                        request.ByteSizeLong() < kMaxHelloBytes;) {
+      if (namespaces_[i].resolved) continue;
+      v1::NamespaceClaim* const claim = request.add_namespaces();
+      claim->set_canonical(EncodeDescriptor(namespaces_[i].descriptor));
+      claim->set_digest(namespaces_[i].digest.bytes.data(), namespaces_[i].digest.bytes.size());
+      named.push_back(static_cast<ClientNamespace>(i));
+    }
+  }
+  grpc::ClientContext context;
+  PrepareContext(&context, token_, deadline_nanos);
+  v1::HelloReply reply;
+  KV_RETURN_IF_ERROR(FromGrpc(stub_->Hello(&context, request, &reply)));
+  if (static_cast<size_t>(reply.namespaces_size()) != named.size()) {
+    return absl::FailedPreconditionError(
+        "the daemon opens no namespaces over gRPC: it is of an older version; update it");
+  }
+  MutexLock lock(&mutex_);
+  TakeHello(reply, named);
+  return absl::OkStatus();
+}
+
+void RemoteNode::TakeHello(const v1::HelloReply& reply, const std::vector<ClientNamespace>& named) {
+  if (state_.incarnation != reply.incarnation()) {
+    for (Entry& entry : namespaces_) entry.resolved = false;
+  }
+  state_.incarnation = reply.incarnation();
+  state_.daemon_version = reply.daemon_version();
+  max_pin_ms_ = reply.limits().max_pin_ms();
+  ++hellos_;
+  for (size_t i = 0; i < named.size(); ++i) {
+    Entry& entry = namespaces_[named[i]];
+    const v1::OpenedNamespace& answer = reply.namespaces(static_cast<int>(i));
+    entry.resolved = true;
+    const auto& opened = answer.opened();
+    if (answer.code() != 0) {
+      entry.refusal =
+          FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(answer.code()), answer.message()));
+    } else if (opened.ns_id().size() != entry.info.id.bytes.size() ||
+               opened.block_bytes() != entry.descriptor.block_bytes ||
+               opened.key_bytes() != entry.descriptor.key_bytes) {
+      entry.refusal = absl::InternalError("the daemon opened another namespace than was claimed");
+    } else {
+      entry.refusal = absl::OkStatus();
+      std::memcpy(entry.info.id.bytes.data(), opened.ns_id().data(), opened.ns_id().size());
+    }
+  }
+}
+
+absl::Status RemoteNode::WaitReady(int64_t timeout_nanos) {
+  const int64_t deadline = Now() + timeout_nanos;
+  while (true) {
+    if (stamp_.InChild()) return Admit();
+    const absl::Status status = Hello(deadline);
+    Note(status);
+    if (status.ok()) {
+      MutexLock lock(&mutex_);
+      if (std::ranges::all_of(namespaces_, [](const Entry& entry) { return entry.resolved; }))
+        return absl::OkStatus();
+      continue;
+    }
+    // Who refuses now refuses for good: a token, a version.
+    if (Lost(status).ok() && status.code() != absl::StatusCode::kDeadlineExceeded) return status;
+    if (Now() + kWaitStepNanos >= deadline) {
+      MutexLock lock(&mutex_);
+      return absl::DeadlineExceededError(state_.last_error.empty() ? address_ + " does not answer"
+                                                                   : state_.last_error);
+    }
+    channel_->GetState(/*try_to_connect=*/true);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kWaitStepNanos));
+  }
+}
+
+ClientState RemoteNode::State() const {
+  const bool connected = channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
+  MutexLock lock(&mutex_);
+  ClientState state = state_;
+  state.connected = connected && hellos_ > 0;
+  state.breaker_open = breaker_.open();
+  return state;
+}
+
+void RemoteNode::CountMismatch() {
+  MutexLock lock(&mutex_);
+  ++state_.checksum_mismatches;
+}
+
+uint64_t RemoteNode::incarnation() const {
+  MutexLock lock(&mutex_);
+  return state_.incarnation;
+}
+
+uint32_t RemoteNode::max_pin_ms() const {
+  MutexLock lock(&mutex_);
+  return max_pin_ms_;
+}
+
+}  // namespace kvarve::client

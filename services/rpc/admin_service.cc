@@ -1,0 +1,59 @@
+#include "services/rpc/admin_service.h"
+
+#include "client/rpc/grpc_status.h"
+#include "services/rpc/caller.h"
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve {
+namespace {
+
+template <typename Run>
+grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const char* what, Run run) {
+  absl::Status status = CheckDeadline(*context);
+  if (status.ok()) status = run();
+  KvLog(LogLevel::kInfo, "administration",
+        {{"call", what}, {"answer", status.ok() ? "done" : std::string(status.message())}});
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+}  // namespace
+
+KvAdminService::Unary* KvAdminService::Drain(Context* context, const v1::DrainRequest* request,
+                                             v1::DrainReply* reply) {
+  return Serve(context, "Drain", [&] {
+    reply->set_open_streams(static_cast<uint32_t>(actions_.drain(request->draining())));
+    return absl::OkStatus();
+  });
+}
+
+KvAdminService::Unary* KvAdminService::Resize(Context* context, const v1::ResizeRequest* request,
+                                              v1::ResizeReply* reply) {
+  return Serve(context, "Resize", [&]() -> absl::Status {
+    KV_ASSIGN_OR_RETURN(const uint64_t capacity, actions_.resize(request->capacity_bytes()));
+    reply->set_capacity_bytes(capacity);
+    return absl::OkStatus();
+  });
+}
+
+KvAdminService::Unary* KvAdminService::Evict(Context* context, const v1::EvictRequest* request,
+                                             v1::EvictReply* reply) {
+  return Serve(context, "Evict", [&] {
+    const auto [blocks, bytes] = actions_.evict(request->bytes(), request->tenant());
+    reply->set_evicted_blocks(blocks);
+    reply->set_evicted_bytes(bytes);
+    return absl::OkStatus();
+  });
+}
+
+KvAdminService::Unary* KvAdminService::Config(Context* context, const v1::ConfigRequest*,
+                                              v1::ConfigReply* reply) {
+  return Serve(context, "Config", [&] {
+    reply->set_yaml(actions_.config());
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace kvarve

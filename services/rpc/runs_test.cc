@@ -1,0 +1,316 @@
+// ReadRun and WriteRun against an oracle, through protobuf's own parsing and serialising of the
+// frames: what may be sent, what comes back, and what a peer that does nothing costs.
+#include <gmock/gmock.h>
+
+#include "services/rpc/rpc_fixture_testing.h"
+
+namespace kvarve {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RunsTest : public RpcFixture {};
+
+TEST_F(RunsTest, RandomBlocksComeBack) {
+  Start();
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  const uint64_t sizes[] = {4096, 65536, 100'000, 1 << 20,
+                            9 << 20};  // the last in five frames at least
+  for (const uint64_t size : sizes) {
+    NamespaceDescriptor descriptor = TestDescriptor(size);
+    descriptor.key_bytes = size == 65536 ? 16 : 32;
+    const v1::Namespace ns = Open(descriptor);
+    ASSERT_EQ(ns.block_bytes(), size);
+    ASSERT_EQ(ns.tenant(), "team");
+    const size_t count = 1 + random() % 5;
+    const std::string packed = RandomBytes(count * ns.key_bytes(), random);
+    std::vector<std::string> blocks;
+    for (size_t i = 0; i < count; ++i) blocks.push_back(RandomBytes(size, random));
+    // Of any split, checksums in the first frame of each block.
+    const Written written =
+        Write(OpenOf(ns, packed), blocks, 1 + random() % (2 << 20), [&](v1::WriteFrame* frame) {
+          if (frame->has_open() || frame->offset() != 0) return;
+          const size_t i = frame->index();
+          frame->set_checksum(ChecksumOf(ns, packed, i, blocks[i]));
+        });
+    ASSERT_TRUE(written.status.ok()) << written.status.error_message();
+    ASSERT_EQ(written.results.size(), count);
+    EXPECT_THAT(written.results, Each(v1::PUT_STORED));
+
+    Got got = Read(ns, packed);
+    ASSERT_TRUE(got.status.ok()) << got.status.error_message();
+    EXPECT_TRUE(got.blocks == blocks);
+    // A key that is not there ends the run; again, all exist.
+    got = Read(ns, packed.substr(0, ns.key_bytes()) + std::string(ns.key_bytes(), 'x') +
+                       packed.substr(0, ns.key_bytes()));
+    EXPECT_EQ(got.blocks.size(), 1u);
+    EXPECT_TRUE(got.status.ok());
+    EXPECT_THAT(Write(OpenOf(ns, packed), blocks).results, Each(v1::PUT_EXISTS));
+  }
+  EXPECT_TRUE(Eventually([&] { return cache_->Stats().leases == 0; }));
+  EXPECT_GT(server_->Stats().read_bytes, 0u);
+  EXPECT_EQ(server_->Stats().streams.open, 0u);
+}
+
+TEST_F(RunsTest, TheChainIsLinked) {
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(4096));
+  const std::string a(32, 'a'), b(32, 'b'), block(4096, 'z');
+  EXPECT_THAT(Write(OpenOf(ns, a), {block}).results, ElementsAre(v1::PUT_STORED));
+  v1::WriteRunOpen open = OpenOf(ns, b);
+  open.set_parent(a);
+  open.set_first_depth(1);
+  EXPECT_THAT(Write(open, {block}).results, ElementsAre(v1::PUT_STORED));
+  EXPECT_EQ(cache_->Evict(1, "").first, 1u);  // the leaf goes first
+  EXPECT_EQ(Read(ns, a + b).blocks.size(), 1u);
+}
+
+TEST_F(RunsTest, WhatAWriteMayNotSay) {
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(8192));
+  const std::string keys(32 * 2, 'k'), block(8192, 'z');
+  const v1::WriteRunOpen open = OpenOf(ns, keys);
+  const auto refusal = [&](const std::vector<std::string>& blocks, size_t payload,
+                           const std::function<void(v1::WriteFrame*)>& spoil) {
+    const grpc::Status status = Write(open, blocks, payload, spoil).status;
+    EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT) << status.error_message();
+    return status.error_message();
+  };
+  EXPECT_THAT(refusal({block}, 8192, [](v1::WriteFrame* f) { f->clear_open(); }),
+              HasSubstr("opening"));
+  EXPECT_THAT(refusal({block}, 8192,
+                      [&](v1::WriteFrame* f) {
+                        if (f->payload().empty()) f->set_payload("x");
+                      }),
+              HasSubstr("opening"));
+  EXPECT_THAT(refusal({block}, 8192, [&](v1::WriteFrame* f) { *f->mutable_open() = open; }),
+              HasSubstr("second opening"));
+  EXPECT_THAT(refusal({block}, 8192, [](v1::WriteFrame* f) { f->set_index(1); }),
+              HasSubstr("comes next"));
+  EXPECT_THAT(refusal({block}, 8192,
+                      [](v1::WriteFrame* f) {
+                        if (!f->has_open()) f->set_offset(1);
+                      }),
+              HasSubstr("comes next"));
+  EXPECT_THAT(refusal({block + "x"}, 9000, nullptr), HasSubstr("8193 bytes"));
+  EXPECT_THAT(refusal({block}, 8192,
+                      [](v1::WriteFrame* f) {
+                        if (!f->has_open()) f->clear_payload();
+                      }),
+              HasSubstr("0 bytes"));
+  EXPECT_THAT(refusal({block.substr(1)}, 8192, nullptr), HasSubstr("inside a block"));
+  EXPECT_THAT(refusal({}, 8192, nullptr), HasSubstr("without one"));
+  EXPECT_THAT(refusal({block}, 8192,
+                      [](v1::WriteFrame* f) {
+                        if (f->has_open()) f->mutable_open()->mutable_keys()->clear_packed();
+                      }),
+              HasSubstr("no blocks"));
+  EXPECT_THAT(refusal({block}, 8192,
+                      [](v1::WriteFrame* f) {
+                        if (f->has_open()) f->mutable_open()->set_parent("short");
+                      }),
+              HasSubstr("a key of 5 bytes"));
+  EXPECT_THAT(refusal({block}, 8192,
+                      [](v1::WriteFrame* f) {
+                        if (f->has_open()) f->mutable_open()->set_first_depth(kMaxDepth);
+                      }),
+              HasSubstr("depth"));
+  v1::WriteRunOpen unknown = open;
+  unknown.set_ns_id(std::string(16, 'n'));
+  EXPECT_EQ(Write(unknown, {block}).status.error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(Read(ns, keys.substr(0, 32)).blocks.size(), 0u);  // nothing of all that was stored
+  EXPECT_EQ(cache_->Stats().index.entries, 0u);
+}
+
+TEST_F(RunsTest, AWrongChecksumStoresNothing) {
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(4096));
+  const std::string packed = std::string(32, 'a') + std::string(32, 'b') + std::string(32, 'c');
+  const Written written =
+      Write(OpenOf(ns, packed), std::vector<std::string>(3, std::string(4096, 'z')), 4096,
+            [&](v1::WriteFrame* frame) {
+              if (frame->index() == 1) frame->set_checksum(12345);
+            });
+  EXPECT_THAT(written.results,
+              ElementsAre(v1::PUT_STORED, v1::PUT_REJECTED_CHECKSUM, v1::PUT_REJECTED_PARENT));
+  EXPECT_EQ(Read(ns, packed).blocks.size(), 1u);
+}
+
+// A write that goes on after it was answered must not break anything.
+TEST_F(RunsTest, NoSpaceAnswersEarly) {
+  cache_options_.arena.capacity_bytes = 32ull << 20;
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(1 << 20));
+  std::mt19937_64 random(1);
+  const std::string packed = RandomBytes(32 * 40, random);
+  LeaseAccount account;
+  const NamespaceInfo info = store_->Namespaces()[0];
+  // All there is, leased.
+  EXPECT_THAT(Write(OpenOf(ns, packed.substr(0, 32 * 16)),
+                    std::vector<std::string>(16, std::string(1 << 20, 'a')))
+                  .results,
+              Each(v1::PUT_STORED));
+  account.exempt = true;
+  std::vector<BlockKey> keys(16);
+  for (size_t i = 0; i < keys.size(); ++i)
+    std::memcpy(keys[i].bytes.data(), packed.data() + 32 * i, 32);
+  const AcquireResult held = cache_->Acquire(info.handle, keys, &account, 0);
+  ASSERT_EQ(held.grants.size(), 16u);
+  EXPECT_THAT(Write(OpenOf(ns, packed.substr(32 * 16)),
+                    std::vector<std::string>(24, std::string(1 << 20, 'b')))
+                  .results.front(),
+              v1::PUT_STORED);
+  std::vector<BlockKey> more(24);
+  for (size_t i = 0; i < more.size(); ++i)
+    std::memcpy(more[i].bytes.data(), packed.data() + 32 * (16 + i), 32);
+  const AcquireResult rest = cache_->Acquire(info.handle, more, &account, 0);
+  ASSERT_EQ(rest.grants.size(), 16u);
+  const Written full = Write(OpenOf(ns, RandomBytes(32 * 24, random)),
+                             std::vector<std::string>(24, std::string(1 << 20, 'c')));
+  ASSERT_TRUE(full.status.ok()) << full.status.error_message();
+  ASSERT_EQ(full.results.size(), 24u);
+  EXPECT_EQ(full.results[0], v1::PUT_REJECTED_NO_SPACE);
+  EXPECT_EQ(full.results[23], v1::PUT_REJECTED_PARENT);
+  EXPECT_GT(full.retry_after_ms, 0u);
+  cache_->ReleaseAll(&account);
+}
+
+TEST_F(RunsTest, WritesBeyondTheBudgetAreShed) {
+  options_.streams.write_bytes = 3 << 20;
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(1 << 20));
+  // One write under way has two of the three MiB.
+  grpc::ClientContext context;
+  Prepare(&context);
+  v1::WriteRunReply reply;
+  const auto first = stub_->WriteRun(&context, &reply);
+  v1::WriteFrame frame;
+  *frame.mutable_open() = OpenOf(ns, std::string(32, 'a'));
+  ASSERT_TRUE(first->Write(frame));
+  ASSERT_TRUE(Eventually([&] {
+    const Written second = Write(OpenOf(ns, std::string(64, 'b')), {std::string(1 << 20, 'b')});
+    EXPECT_TRUE(second.status.ok()) << second.status.error_message();
+    return second.results == std::vector<v1::PutResult>(2, v1::PUT_SHED) &&
+           second.retry_after_ms > 0;
+  }));
+  EXPECT_GT(server_->Stats().streams.shed, 0u);
+  frame.Clear();
+  frame.set_payload(std::string(1 << 20, 'a'));
+  ASSERT_TRUE(first->Write(frame));
+  first->WritesDone();
+  ASSERT_TRUE(first->Finish().ok());
+  EXPECT_EQ(reply.results(0), v1::PUT_STORED);
+  ASSERT_TRUE(Eventually([&] { return server_->Stats().streams.open == 0; }));
+  EXPECT_THAT(Write(OpenOf(ns, std::string(32, 'b')), {std::string(1 << 20, 'b')}).results,
+              ElementsAre(v1::PUT_STORED));
+}
+
+TEST_F(RunsTest, ReadsBeyondTheCapAreToldToAskAgain) {
+  store_options_.read_bytes_max = 8192;
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(16384));
+  ASSERT_THAT(Write(OpenOf(ns, std::string(32, 'a')), {std::string(16384, 'a')}).results,
+              ElementsAre(v1::PUT_STORED));
+  const Got got = Read(ns, std::string(32, 'a'));
+  EXPECT_EQ(got.status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(got.retry_after, "50");
+}
+
+// What was asked for and is not read: the stream ends, and the blocks are free again.
+TEST_F(RunsTest, AStreamThatNeverReadsIsGivenUp) {
+  options_.streams.stall_nanos = 300'000'000;
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(4 << 20));
+  std::mt19937_64 random(2);
+  const std::string packed = RandomBytes(32 * 16, random);
+  ASSERT_THAT(
+      Write(OpenOf(ns, packed), std::vector<std::string>(16, std::string(4 << 20, 'a')), 2 << 20)
+          .results,
+      Each(v1::PUT_STORED));
+  grpc::ClientContext context;
+  Prepare(&context, 600);
+  v1::ReadRunRequest request;
+  request.set_ns_id(ns.ns_id());
+  request.mutable_keys()->set_key_bytes(32);
+  request.mutable_keys()->set_packed(packed);
+  const auto reader = stub_->ReadRun(&context, request);
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.stalled == 1; }));
+  EXPECT_TRUE(Eventually(
+      [&] { return server_->Stats().streams.open == 0 && cache_->Stats().leased_bytes == 0; }));
+  v1::BlockFrame frame;
+  while (reader->Read(&frame)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
+}
+
+TEST_F(RunsTest, AStreamThatNeverWritesIsGivenUp) {
+  options_.streams.stall_nanos = 300'000'000;
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(1 << 20));
+  grpc::ClientContext context;
+  Prepare(&context, 600);
+  v1::WriteRunReply reply;
+  const auto writer = stub_->WriteRun(&context, &reply);
+  v1::WriteFrame frame;
+  *frame.mutable_open() = OpenOf(ns, std::string(32, 'a'));
+  ASSERT_TRUE(writer->Write(frame));
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.stalled == 1; }));
+  EXPECT_EQ(writer->Finish().error_code(), grpc::CANCELLED);
+}
+
+TEST_F(RunsTest, LimitsOfARun) {
+  options_.streams.streams = 1;
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(4096));
+  EXPECT_EQ(Read(ns, std::string(32 * 1025, 'a')).status.error_code(), grpc::INVALID_ARGUMENT);
+  grpc::ClientContext context;
+  Prepare(&context);
+  v1::WriteRunReply reply;
+  const auto writer = stub_->WriteRun(&context, &reply);
+  v1::WriteFrame frame;
+  *frame.mutable_open() = OpenOf(ns, std::string(32, 'a'));
+  ASSERT_TRUE(writer->Write(frame));
+  ASSERT_TRUE(Eventually([&] { return server_->Stats().streams.open == 1; }));
+  EXPECT_EQ(Read(ns, std::string(32, 'a')).status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  context.TryCancel();
+  EXPECT_EQ(writer->Finish().error_code(), grpc::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.open == 0; }));
+}
+
+TEST_F(RunsTest, RunsNeedATokenAndADeadline) {
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(4096));
+  v1::BlockFrame frame;
+  {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    EXPECT_EQ(stub_->ReadRun(&context, {})->Finish().error_code(), grpc::UNAUTHENTICATED);
+  }
+  {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", std::string("Bearer ") + kToken);
+    v1::WriteRunReply reply;
+    EXPECT_EQ(stub_->WriteRun(&context, &reply)->Finish().error_code(), grpc::INVALID_ARGUMENT);
+  }
+}
+
+TEST_F(RunsTest, DrainingTakesNoBlocksAndGivesThem) {
+  Start();
+  const v1::Namespace ns = Open(TestDescriptor(4096));
+  const std::string a(32, 'a'), block(4096, 'a');
+  ASSERT_THAT(Write(OpenOf(ns, a), {block}).results, ElementsAre(v1::PUT_STORED));
+  EXPECT_TRUE(Eventually([&] { return server_->SetDraining(true) == 0; }));
+  EXPECT_EQ(Write(OpenOf(ns, std::string(32, 'b')), {block}).status.error_code(),
+            grpc::UNAVAILABLE);
+  EXPECT_EQ(Read(ns, a).blocks.size(), 1u);
+  server_->SetDraining(false);
+  EXPECT_THAT(Write(OpenOf(ns, std::string(32, 'b')), {block}).results,
+              ElementsAre(v1::PUT_STORED));
+}
+
+}  // namespace
+}  // namespace kvarve

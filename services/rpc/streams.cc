@@ -1,0 +1,116 @@
+#include "services/rpc/streams.h"
+
+#include <grpcpp/server_context.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_format.h"
+#include "storage/base/clock.h"
+
+namespace kvarve {
+namespace {
+
+constexpr int64_t kLooksPerStall = 8;
+constexpr int64_t kMaxLookNanos = 500'000'000;
+constexpr int64_t kMinLookNanos = 5'000'000;
+
+int64_t Now() { return SystemClock::Get()->NowNanos(); }
+
+}  // namespace
+
+void Streams::Stream::Waits() { waits_since_.store(Now(), std::memory_order_relaxed); }
+
+bool Streams::Stream::TakeBytes(uint64_t bytes) {
+  MutexLock lock(&streams_->mutex_);
+  if (bytes > streams_->limits_.write_bytes - streams_->bytes_) {
+    ++streams_->stats_.shed;
+    return false;
+  }
+  streams_->bytes_ += bytes;
+  bytes_ += bytes;
+  return true;
+}
+
+Streams::Stream::~Stream() {
+  MutexLock lock(&streams_->mutex_);
+  // When the watch's own thread ends the call from within its cancelling, nobody else is waited
+  // for.
+  while (cancelling_ && std::this_thread::get_id() != streams_->watch_.get_id()) {
+    streams_->changed_.wait(streams_->mutex_);
+  }
+  streams_->streams_.erase(place_);
+  streams_->bytes_ -= bytes_;
+}
+
+Streams::Streams(const StreamLimits& limits) : limits_(limits) {
+  watch_ = std::thread([this] { Watch(); });
+}
+
+Streams::~Streams() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  watch_.join();
+}
+
+absl::StatusOr<std::unique_ptr<Streams::Stream>> Streams::Open(
+    const grpc::CallbackServerContext* context) {
+  MutexLock lock(&mutex_);
+  if (streams_.size() >= limits_.streams) {
+    ++stats_.refused;
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d streams are open, the most there may be", limits_.streams));
+  }
+  std::unique_ptr<Stream> stream(new Stream(this, context));
+  stream->place_ = streams_.insert(streams_.end(), stream.get());
+  return stream;
+}
+
+StreamStats Streams::Stats() const {
+  MutexLock lock(&mutex_);
+  StreamStats stats = stats_;
+  stats.open = streams_.size();
+  return stats;
+}
+
+void Streams::CancelStalled() {
+  MutexLock lock(&mutex_);
+  const int64_t oldest = Now() - limits_.stall_nanos;
+  while (true) {
+    // From the start each time: the list changes while nobody holds the mutex.
+    const auto stalled = std::ranges::find_if(streams_, [&](const Stream* stream) {
+      const int64_t since = stream->waits_since_.load(std::memory_order_relaxed);
+      return since != 0 && since < oldest && !stream->cancelling_;
+    });
+    if (stalled == streams_.end()) return;
+    Stream* const stream = *stalled;
+    const grpc::CallbackServerContext* const context = stream->context_;
+    ++stats_.stalled;
+    stream->cancelling_ = true;
+    stream->Works();  // cancelled once
+    // Callbacks of gRPC may run inside: never under a lock. The stream waits for cancelling_.
+    mutex_.unlock();
+    context->TryCancel();
+    mutex_.lock();
+    if (std::ranges::find(streams_, stream) != streams_.end()) stream->cancelling_ = false;
+    changed_.notify_all();
+  }
+}
+
+void Streams::Watch() {
+  const int64_t nanos =
+      std::clamp(limits_.stall_nanos / kLooksPerStall, kMinLookNanos, kMaxLookNanos);
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      if (!stopping_) changed_.wait_for(mutex_, std::chrono::nanoseconds(nanos));
+      if (stopping_) return;
+    }
+    CancelStalled();
+  }
+}
+
+}  // namespace kvarve

@@ -1,0 +1,82 @@
+// The streams under way: how many there may be, how many bytes they may hold, and the end of those
+// whose peer does nothing. A stream that waits for its peer (to read what it was sent, to send what
+// it announced) longer than the stall limit is cancelled.
+//
+// THREADS: any.  BLOCKS: ~Stream, while the watch is cancelling this very stream.
+#ifndef KVARVE_SERVICES_RPC_STREAMS_H_
+#define KVARVE_SERVICES_RPC_STREAMS_H_
+
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "storage/base/mutex.h"
+
+namespace kvarve {
+
+struct StreamLimits {
+  uint32_t streams = 1024;
+  uint64_t write_bytes = 256ull << 20;  // held for writes under way
+  int64_t stall_nanos = 10'000'000'000;
+};
+
+struct StreamStats {
+  uint64_t open = 0, stalled = 0, refused = 0, shed = 0;
+};
+
+class Streams {
+ public:
+  // One stream's place, from its call's begin to its end.
+  class Stream {
+   public:
+    ~Stream();
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+    // It is the peer's turn / ours.
+    void Waits();
+    void Works() { waits_since_.store(0, std::memory_order_relaxed); }
+    // Takes `bytes` for this stream's life. False, and counted as shed: there are not so many now.
+    bool TakeBytes(uint64_t bytes);
+
+   private:
+    friend class Streams;
+    Stream(Streams* streams, const grpc::CallbackServerContext* context)
+        : streams_(streams), context_(context) {}
+    Streams* const streams_;
+    const grpc::CallbackServerContext* const context_;
+    std::atomic<int64_t> waits_since_{0};  // 0: it does not
+    uint64_t bytes_ = 0;
+    bool cancelling_ = false;  // under the mutex of streams_
+    std::list<Stream*>::iterator place_;
+  };
+
+  explicit Streams(const StreamLimits& limits);
+  ~Streams();  // REQUIRES: no stream is left
+
+  // ResourceExhausted: too many. `context` outlives the stream.
+  absl::StatusOr<std::unique_ptr<Stream>> Open(const grpc::CallbackServerContext* context);
+  StreamStats Stats() const;
+  // Looks for stalled streams once (the watch does it by itself).
+  void CancelStalled();
+
+ private:
+  void Watch();
+
+  const StreamLimits limits_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::list<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  StreamStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread watch_;
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_SERVICES_RPC_STREAMS_H_

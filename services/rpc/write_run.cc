@@ -1,0 +1,212 @@
+#include "services/rpc/write_run.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/frames/frames.h"
+#include "client/rpc/grpc_status.h"
+#include "proto/kvarve/v1/cache.pb.h"
+#include "services/rpc/requests.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve {
+namespace {
+
+v1::PutResult ResultOf(PutResult result) {
+  switch (result) {
+    case PutResult::kStored:
+      return v1::PUT_STORED;
+    case PutResult::kExists:
+      return v1::PUT_EXISTS;
+    case PutResult::kRejectedParent:
+      return v1::PUT_REJECTED_PARENT;
+    case PutResult::kRejectedNoSpace:
+      return v1::PUT_REJECTED_NO_SPACE;
+    case PutResult::kRejectedPolicy:
+      return v1::PUT_REJECTED_POLICY;
+    case PutResult::kRejectedInvalidated:
+      return v1::PUT_REJECTED_INVALIDATED;
+    case PutResult::kRejectedQuota:
+      return v1::PUT_REJECTED_QUOTA;
+  }
+  return v1::PUT_UNSPECIFIED;
+}
+
+bool Taken(v1::PutResult result) { return result == v1::PUT_STORED || result == v1::PUT_EXISTS; }
+
+class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+ public:
+  explicit Reactor(WriteRun run) : run_(std::move(run)) { Read(); }
+
+  void OnReadDone(bool ok) override {
+    run_.stream->Works();
+    if (!ok) {  // no more frames, or no more peer
+      if (!opened_ || !pieces_.front().empty() || results_.empty()) {
+        return End(absl::InvalidArgumentError("the stream ended inside a block, or without one"));
+      }
+      return Answer();
+    }
+    const absl::StatusOr<bool> more = Take();
+    if (!more.ok()) return End(more.status());
+    if (*more) return Read();
+    Answer();
+  }
+  void OnDone() override {
+    run_.ended(status_, bytes_);
+    delete this;
+  }
+
+ private:
+  void Read() {
+    frame_.Clear();
+    run_.stream->Waits();
+    StartRead(&frame_);
+  }
+
+  // One frame. False: the stream is over, whatever else comes.
+  absl::StatusOr<bool> Take() {
+    std::vector<grpc::Slice> slices;
+    if (!frame_.Dump(&slices).ok()) return absl::InvalidArgumentError("frame: not readable");
+    std::vector<frames::Piece> pieces;
+    pieces.reserve(slices.size());
+    for (const grpc::Slice& slice : slices) {
+      pieces.push_back(std::as_bytes(std::span(slice.begin(), slice.size())));
+    }
+    KV_ASSIGN_OR_RETURN(const frames::Frame frame,
+                        frames::ParseFrame(frames::Kind::kWrite, pieces));
+    if (!opened_) return Open(frame);
+    KV_RETURN_IF_ERROR(CheckPlace(frame));
+    if (frame.fields.offset == 0) expected_ = frame.fields.checksum;
+    pieces_.front().insert(pieces_.front().end(), frame.payload.begin(), frame.payload.end());
+    held_.push_back(std::move(slices));  // as a whole: a small slice has its bytes in itself
+    offset_ += frame.payload_bytes;
+    bytes_ += frame.payload_bytes;
+    if (offset_ < ns_.block_bytes) return true;
+    KV_RETURN_IF_ERROR(Store());
+    return Taken(results_.back()) && results_.size() < keys_.size();
+  }
+
+  absl::StatusOr<bool> Open(const frames::Frame& frame) {
+    v1::WriteRunOpen open;
+    if (frame.fields.open.empty() || frame.payload_bytes != 0 ||
+        !open.ParseFromString(frame.fields.open)) {
+      return absl::InvalidArgumentError("the first frame is not an opening without payload");
+    }
+    KV_ASSIGN_OR_RETURN(ns_, NamespaceOf(*run_.store, run_.caller, open.ns_id()));
+    KV_ASSIGN_OR_RETURN(keys_, KeysOf(open.keys(), ns_, frames::kMaxBlocksPerRun));
+    if (keys_.empty()) return absl::InvalidArgumentError("a write of no blocks");
+    if (!open.parent().empty()) {
+      KV_ASSIGN_OR_RETURN(parent_, KeyOf(open.parent(), ns_));
+    }
+    if (open.first_depth() > kMaxDepth - keys_.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("depth %d is over %d", open.first_depth(), kMaxDepth));
+    }
+    first_depth_ = open.first_depth();
+    request_id_ = open.request_id();
+    recompute_us_ = open.recompute_us();
+    opened_ = true;
+    // The block that is put together, and the frame that comes meanwhile.
+    if (run_.stream->TakeBytes(ns_.block_bytes +
+                               std::min(ns_.block_bytes, frames::kMaxPayloadBytes))) {
+      return true;
+    }
+    results_.assign(keys_.size(), v1::PUT_SHED);
+    return false;
+  }
+
+  absl::Status CheckPlace(const frames::Frame& frame) const {
+    const frames::FrameFields& fields = frame.fields;
+    if (!fields.open.empty()) return absl::InvalidArgumentError("a second opening");
+    if (fields.index != results_.size() || fields.offset != offset_) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("a frame of block %d at %d; block %d at %d comes next", fields.index,
+                          fields.offset, results_.size(), offset_));
+    }
+    if (frame.payload_bytes == 0 || frame.payload_bytes > frames::kMaxPayloadBytes ||
+        frame.payload_bytes > ns_.block_bytes - offset_) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("a frame of %d bytes where 1 to %d belong", frame.payload_bytes,
+                          std::min(frames::kMaxPayloadBytes, ns_.block_bytes - offset_)));
+    }
+    return absl::OkStatus();
+  }
+
+  // A whole block has come.
+  absl::Status Store() {
+    const size_t i = results_.size();
+    PutRequest put;
+    put.ns = ns_.handle;
+    put.parent = i > 0 ? std::optional<BlockKey>(keys_[i - 1]) : parent_;
+    put.first_depth = first_depth_ + static_cast<uint32_t>(i);
+    put.keys = std::span(keys_).subspan(i, 1);
+    put.pieces = pieces_;
+    if (expected_) put.expected = {&*expected_, 1};
+    put.request_id = request_id_;
+    put.recompute_us = recompute_us_;
+    put.quota_status = &quota_;
+    put.retry_after_nanos = &retry_nanos_;
+    PutResult result = PutResult::kRejectedPolicy;
+    const absl::Status stored = run_.store->Put(put, {&result, 1});
+    const bool is_damaged = stored.code() == absl::StatusCode::kDataLoss;
+    if (!is_damaged && !stored.ok()) return stored;
+    results_.push_back(is_damaged ? v1::PUT_REJECTED_CHECKSUM : ResultOf(result));
+    pieces_.front().clear();
+    held_.clear();
+    offset_ = 0;
+    return absl::OkStatus();
+  }
+
+  void Answer() {
+    v1::WriteRunReply reply;
+    const v1::PutResult last = results_.back();
+    for (const v1::PutResult result : results_) reply.add_results(result);
+    // A block that did not come leaves no hole either.
+    for (size_t i = results_.size(); i < keys_.size(); ++i) {
+      reply.add_results(v1::PUT_REJECTED_PARENT);
+    }
+    if (last == v1::PUT_SHED || last == v1::PUT_REJECTED_NO_SPACE) {
+      reply.set_retry_after_ms(kShedRetryMillis);
+    } else if (last == v1::PUT_REJECTED_QUOTA) {
+      reply.set_retry_after_ms(static_cast<uint32_t>(retry_nanos_ / 1'000'000));
+      reply.set_reason(ToGrpc(quota_).error_message());
+    }
+    *run_.response = SerializeMessage(reply);
+    End(absl::OkStatus());
+  }
+  void End(const absl::Status& status) {
+    status_ = status;
+    Finish(ToGrpc(status));
+  }
+
+  WriteRun run_;
+  bool opened_ = false;
+  NamespaceInfo ns_;
+  std::vector<BlockKey> keys_;
+  std::optional<BlockKey> parent_;
+  uint32_t first_depth_ = 0;
+  uint64_t request_id_ = 0;
+  uint32_t recompute_us_ = 0;
+
+  grpc::ByteBuffer frame_;
+  std::vector<BlockPieces> pieces_{1};  // of the block that is coming, in the slices of held_
+  std::vector<std::vector<grpc::Slice>> held_;
+  uint64_t offset_ = 0;  // bytes of it that have come
+  std::optional<uint64_t> expected_;
+  std::vector<v1::PutResult> results_;
+  absl::Status quota_;
+  int64_t retry_nanos_ = 0;
+  uint64_t bytes_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* StartWriteRun(WriteRun run) {
+  return new Reactor(std::move(run));
+}
+
+}  // namespace kvarve

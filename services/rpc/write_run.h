@@ -1,0 +1,34 @@
+// WriteRun: frames come, whole blocks go into the cache, copied once from gRPC's own slices. A
+// stream holds one block's frames at most, and pays for them in advance: a node that has no room
+// for that sheds the stream at its first frame.
+//
+// THREADS: gRPC's.  BLOCKS: for a block's copy.
+#ifndef KVARVE_SERVICES_RPC_WRITE_RUN_H_
+#define KVARVE_SERVICES_RPC_WRITE_RUN_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+
+#include "services/rpc/block_store.h"
+#include "services/rpc/caller.h"
+#include "services/rpc/streams.h"
+
+namespace kvarve {
+
+inline constexpr uint32_t kShedRetryMillis = 100;
+
+struct WriteRun {
+  BlockStore* store = nullptr;
+  std::unique_ptr<Streams::Stream> stream;
+  Caller caller;
+  grpc::ByteBuffer* response = nullptr;
+  std::function<void(const absl::Status&, uint64_t bytes)> ended;  // counts the call
+};
+grpc::ServerReadReactor<grpc::ByteBuffer>* StartWriteRun(WriteRun run);
+
+}  // namespace kvarve
+
+#endif  // KVARVE_SERVICES_RPC_WRITE_RUN_H_

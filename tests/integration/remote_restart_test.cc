@@ -1,0 +1,214 @@
+// Goal: a daemon that is killed and started again under remote clients costs them misses and no
+// more: every client goes on by itself, no byte is wrong, no call outlasts its deadline. Method: a
+// real kvarved as a process, 16 clients that put and get on threads of their own, SIGKILL at
+// random.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "client/cpp/client.h"
+#include "client/rpc/grpc_plane.h"
+#include "storage/base/clock.h"
+#include "storage/base/unique_fd.h"
+#include "storage/testing/block_generator.h"
+#include "storage/testing/seeded_random.h"
+
+namespace kvarve {
+namespace {
+
+constexpr int kClients = 16;
+constexpr int kKills = 4;
+constexpr uint64_t kBlock = 128 << 10;
+constexpr int64_t kTimeout = 3'000'000'000;
+// How far past its deadline a call may come back on a busy machine.
+constexpr int64_t kSlack = 30'000'000'000;
+constexpr int64_t kPatience = 120'000'000'000;
+
+int64_t Now() { return SystemClock::Get()->NowNanos(); }
+
+NamespaceDescriptor Descriptor() {
+  NamespaceDescriptor d;
+  d.model = "model";
+  d.model_digest = "digest";
+  d.element_type = ElementType::kOpaque;
+  d.layer_count = d.layer_total = 1;
+  d.kv_head_count = d.kv_head_total = 1;
+  d.block_tokens = 16;
+  d.block_bytes = kBlock;
+  d.hash_version = "test";
+  return d;
+}
+
+int FreePort() {
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  return ntohs(address.sin_port);
+}
+
+class RemoteRestartTest : public ::testing::Test {
+ protected:
+  RemoteRestartTest() : port_(FreePort()) {
+    client::UseGrpc();
+    std::string pattern = "/tmp/kvarve-restart-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+    std::ofstream(folder_ + "/token") << "a-token-of-the-test-0123456789\n";
+    ::chmod((folder_ + "/token").c_str(), 0600);
+  }
+  ~RemoteRestartTest() override {
+    Kill();
+    std::filesystem::remove_all(folder_);
+  }
+  void Start() {
+    const auto self = std::filesystem::read_symlink("/proc/self/exe");
+    const std::string program = (self.parent_path() / "../bin/kvarved").string();
+    const std::vector<std::string> words = {program,
+                                            "--socket.path=" + folder_ + "/kvarved.sock",
+                                            "--arena.capacity_bytes=256MiB",
+                                            "--arena.prefault=false",
+                                            "--metrics.listen=off",
+                                            "--log.level=error",
+                                            "--tenant.state_dir=" + folder_ + "/state",
+                                            "--rpc.listen=127.0.0.1:" + std::to_string(port_),
+                                            "--rpc.token_file=" + folder_ + "/token"};
+    std::vector<char*> argv;
+    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    pid_ = ::fork();
+    ASSERT_GE(pid_, 0);
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      ::execv(argv[0], argv.data());
+      ::_exit(127);
+    }
+  }
+  void Kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  std::unique_ptr<Client> Connect() const {
+    ClientOptions options;
+    options.endpoint = "kvarve://127.0.0.1:" + std::to_string(port_);
+    options.token_file = folder_ + "/token";
+    options.staging_bytes = 4 << 20;
+    options.timeout_nanos = options.put_timeout_nanos = kTimeout;
+    options.probe_interval_nanos = 100'000'000;
+    return Client::Create(options).value();
+  }
+
+  const int port_;
+  std::string folder_;
+  pid_t pid_ = -1;
+};
+
+// One client's life: puts and gets, counted; what comes is right.
+struct Life {
+  std::atomic<uint64_t> good{0}, refused{0}, wrong{0}, late{0};
+
+  template <typename Call>
+  bool Do(Call call) {
+    const int64_t begin = Now();
+    const absl::Status status = call();
+    late += Now() - begin > kTimeout + kSlack ? 1 : 0;
+    (status.ok() ? good : refused) += 1;
+    return status.ok();
+  }
+  void Round(Client& client, ClientNamespace ns, std::span<const BlockKey> keys) {
+    std::vector<std::vector<std::byte>> blocks;
+    std::vector<const std::byte*> sources;
+    for (const BlockKey& key : keys) blocks.push_back(testing::MakeBlock(7, key, kBlock));
+    for (const auto& block : blocks) sources.push_back(block.data());
+    Do([&] {
+      PutChain chain;
+      chain.keys = keys;
+      return client.Put(ns, chain, sources).status();
+    });
+    Do([&] { return client.Lookup(ns, keys).status(); });
+    std::vector<std::byte> memory(keys.size() * kBlock);
+    std::vector<std::byte*> to;
+    for (size_t i = 0; i < keys.size(); ++i) to.push_back(&memory[i * kBlock]);
+    size_t got = 0;
+    Do([&] {
+      const absl::StatusOr<size_t> found = client.Get(ns, keys, to);
+      got = found.value_or(0);
+      return found.status();
+    });
+    for (size_t i = 0; i < got; ++i) wrong += testing::IsBlock(7, keys[i], {to[i], kBlock}) ? 0 : 1;
+  }
+};
+
+TEST_F(RemoteRestartTest, SixteenClientsGoOn) {
+  Start();
+  std::vector<std::unique_ptr<Life>> lives;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (uint64_t c = 0; c < kClients; ++c) {
+    lives.push_back(std::make_unique<Life>());
+    threads.emplace_back([&, c, life = lives.back().get()] {
+      const std::unique_ptr<Client> client = Connect();
+      const ClientNamespace ns = *client->OpenNamespace(Descriptor());
+      for (uint64_t round = 0; !stop; ++round) {
+        // Half of the chains are everybody's.
+        life->Round(*client, ns, testing::KeyChain(round % 2 == 0 ? round % 8 : c + 100, 3));
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+    });
+  }
+  // Everybody got something since `before`.
+  const auto all_go_on = [&](const std::vector<uint64_t>& before) {
+    const int64_t until = Now() + kPatience;
+    while (Now() < until) {
+      bool all = true;
+      for (size_t i = 0; i < lives.size(); ++i) all = all && lives[i]->good > before[i] + 3;
+      if (all) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return false;
+  };
+  const auto good = [&] {
+    std::vector<uint64_t> counts;
+    for (const auto& life : lives) counts.push_back(life->good);
+    return counts;
+  };
+  testing::SeededRandom random(std::random_device{}());
+  EXPECT_TRUE(all_go_on(good()));
+  for (int kill = 0; kill < kKills; ++kill) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(random.Below(100)));
+    Kill();
+    std::this_thread::sleep_for(std::chrono::milliseconds(random.Below(300)));
+    const std::vector<uint64_t> before = good();
+    Start();
+    EXPECT_TRUE(all_go_on(before)) << "after kill " << kill;
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  uint64_t refused = 0;
+  for (const auto& life : lives) {
+    EXPECT_EQ(life->wrong, 0u);
+    EXPECT_EQ(life->late, 0u);
+    refused += life->refused;
+  }
+  EXPECT_GT(refused, 0u);  // the kills were felt
+}
+
+}  // namespace
+}  // namespace kvarve

@@ -1,0 +1,184 @@
+// Suite "rpc": runs of blocks over gRPC, a real daemon and libkvarve, against a bare gRPC stream of
+// raw slices of the same sizes between two processes, in turns. Both sides of both copy each byte
+// once and compute its CRC-64. Rows: GB/s of one client, and the server's processor time for a GB.
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/rpc/grpc_plane.h"
+#include "storage/base/status_macros.h"
+#include "storage/base/units.h"
+#include "storage/testing/block_generator.h"
+#include "tests/perf/bare_stream.h"
+#include "tests/perf/bench_client.h"
+#include "tests/perf/bench_daemon.h"
+#include "tests/perf/bench_table.h"
+
+namespace kvarve::perf {
+namespace {
+
+constexpr uint64_t kCapacity = 512 * kMiB;
+constexpr uint64_t kRoundBytes = 256 * kMiB;
+constexpr uint64_t kPutBytes = BenchClient::kStagingBytes;  // of one put
+constexpr uint64_t kSizes[] = {64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB};
+constexpr double kSpeedGate = 0.9;
+constexpr double kReadCpuGate = 0.28;  // core-seconds a GB, of the server
+constexpr char kToken[] = "a-token-of-the-bench-0123456789";
+
+std::string SizeText(uint64_t bytes) {
+  return bytes < kMiB ? absl::StrFormat("%dK", bytes / kKiB) : absl::StrFormat("%dM", bytes / kMiB);
+}
+
+// A transfer of a round: its speed, and what it cost the server.
+struct Cost {
+  double gigabytes_per_second = 0;
+  double core_seconds_per_gigabyte = 0;
+};
+template <typename Transfer>
+Cost Measure(int server_pid, uint64_t bytes, Transfer transfer) {
+  const double cpu = ProcessCpuSeconds(server_pid), start = NowMicros();
+  transfer();
+  const double gigabytes = static_cast<double>(bytes) / 1e9;
+  return {gigabytes * 1e6 / (NowMicros() - start),
+          (ProcessCpuSeconds(server_pid) - cpu) / gigabytes};
+}
+
+struct Remote {
+  std::unique_ptr<BenchDaemon> daemon;
+  std::unique_ptr<BenchClient> client;
+  std::unique_ptr<BareStream> bare;
+  std::vector<std::byte> memory = std::vector<std::byte>(64 * kMiB);  // of the client; present
+};
+
+absl::StatusOr<Remote> MakeRemote() {
+  client::UseGrpc();
+  char token[] = "/tmp/kvarve-bench-token-XXXXXX";  // 0600, as mkstemp makes it
+  const int fd = ::mkstemp(token);
+  if (fd < 0) return absl::UnavailableError("mkstemp failed");
+  ::close(fd);
+  std::ofstream(token) << kToken << "\n";
+  const int port = FreePort();
+  Remote remote;
+  KV_ASSIGN_OR_RETURN(remote.daemon,
+                      BenchDaemon::StartKvarved(kCapacity, /*prefault=*/true,
+                                                {absl::StrFormat("--rpc.listen=127.0.0.1:%d", port),
+                                                 absl::StrFormat("--rpc.token_file=%s", token)}));
+  absl::StatusOr<std::unique_ptr<BenchClient>> client =
+      BenchClient::Connect(absl::StrFormat("kvarve://127.0.0.1:%d", port), token);
+  ::unlink(token);
+  KV_RETURN_IF_ERROR(client.status());
+  remote.client = *std::move(client);
+  KV_ASSIGN_OR_RETURN(remote.bare, BareStream::Start());
+  return remote;
+}
+
+// A round's chain; other blocks for each round of writes.
+std::vector<BlockKey> RoundKeys(uint64_t block_bytes, uint64_t round) {
+  return testing::KeyChain(block_bytes / kKiB * 100 + round, kRoundBytes / block_bytes);
+}
+
+void PutRound(Remote* remote, ClientNamespace ns, std::span<const BlockKey> keys,
+              uint64_t block_bytes) {
+  remote->client->Fill(ns, keys, kPutBytes / block_bytes);
+}
+
+void GetRound(Remote* remote, ClientNamespace ns, std::span<const BlockKey> keys,
+              uint64_t block_bytes) {
+  std::vector<std::byte*> to(keys.size());
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i] = &remote->memory[i * block_bytes % remote->memory.size()];
+  }
+  const absl::StatusOr<size_t> got = remote->client->client()->Get(ns, keys, to);
+  KV_CHECK(got.ok() && *got == keys.size());
+}
+
+void AddRows(BenchTable* table, const std::string& what, const std::vector<Cost>& mine,
+             const std::vector<Cost>& bare, std::optional<double> cpu_gate) {
+  std::vector<double> my_speed, bare_speed, ratios, my_cpu, bare_cpu;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    my_speed.push_back(mine[i].gigabytes_per_second);
+    bare_speed.push_back(bare[i].gigabytes_per_second);
+    ratios.push_back(my_speed.back() / bare_speed.back());
+    my_cpu.push_back(mine[i].core_seconds_per_gigabyte);
+    bare_cpu.push_back(bare[i].core_seconds_per_gigabyte);
+  }
+  Row speed{"rpc/" + what, Median(my_speed), "GB/s", Median(bare_speed), Median(ratios)};
+  BenchTable::Gate(&speed, ratios, Better::kHigher, kSpeedGate);
+  table->Add(std::move(speed));
+  Row cpu{"rpc/server_cpu/" + what, Median(my_cpu), "s/GB", Median(bare_cpu)};
+  cpu.ratio = cpu.value / *cpu.baseline;
+  if (cpu_gate) {
+    cpu.gate = absl::StrFormat("value <= %g", *cpu_gate);
+    cpu.pass = cpu.value <= *cpu_gate;
+  }
+  table->Add(std::move(cpu));
+}
+
+void RunSize(BenchTable* table, Remote* remote, uint64_t block_bytes) {
+  const uint64_t count = kRoundBytes / block_bytes;
+  const ClientNamespace ns = remote->client->Open(block_bytes, "rpc");
+  std::vector<Cost> mine, bare;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto my_turn = [&] {
+      const std::vector<BlockKey> keys = RoundKeys(block_bytes, static_cast<uint64_t>(round));
+      mine.push_back(Measure(remote->daemon->pid(), kRoundBytes,
+                             [&] { PutRound(remote, ns, keys, block_bytes); }));
+      if (round + 1 < kRounds) remote->client->Invalidate(ns);
+    };
+    if (round % 2 == 0) my_turn();
+    bare.push_back(Measure(remote->bare->pid(), kRoundBytes,
+                           [&] { remote->bare->Write(block_bytes, count, remote->memory); }));
+    if (round % 2 != 0) my_turn();
+  }
+  AddRows(table, "write/" + SizeText(block_bytes), mine, bare, std::nullopt);
+
+  // What the last round stored.
+  const std::vector<BlockKey> keys = RoundKeys(block_bytes, kRounds - 1);
+  mine.clear();
+  bare.clear();
+  for (int round = 0; round < kRounds; ++round) {
+    const auto my_turn = [&] {
+      mine.push_back(Measure(remote->daemon->pid(), kRoundBytes,
+                             [&] { GetRound(remote, ns, keys, block_bytes); }));
+    };
+    if (round % 2 == 0) my_turn();
+    bare.push_back(Measure(remote->bare->pid(), kRoundBytes,
+                           [&] { remote->bare->Read(block_bytes, count, remote->memory); }));
+    if (round % 2 != 0) my_turn();
+  }
+  AddRows(table, "read/" + SizeText(block_bytes), mine, bare, kReadCpuGate);
+  remote->client->Invalidate(ns);
+}
+
+void RunRpcSuite(BenchTable* table) {
+  std::vector<uint64_t> sizes;
+  for (const uint64_t size : kSizes) {
+    for (const char* what : {"write/", "read/"}) {
+      if (!table->Wants(std::string("rpc/") + what + SizeText(size)) &&
+          !table->Wants(std::string("rpc/server_cpu/") + what + SizeText(size))) {
+        continue;
+      }
+      sizes.push_back(size);
+      break;
+    }
+  }
+  if (sizes.empty()) return;
+  absl::StatusOr<Remote> remote = MakeRemote();
+  if (!remote.ok()) return table->Fail("rpc", remote.status().ToString());
+  for (const uint64_t size : sizes) RunSize(table, &*remote, size);
+}
+
+KVARVE_BENCH_SUITE(rpc, "blocks over gRPC: runs read and written, and the server's CPU",
+                   RunRpcSuite);
+
+}  // namespace
+}  // namespace kvarve::perf
