@@ -119,7 +119,13 @@ absl::Status Connection::Open(const Params& params, size_t send_buffer_bytes) {
   if (!received.ok()) received = NextPacket(deadline, params.cancel_fd);
   if (!received.ok()) return received.status();
   const std::span<const uint8_t> packet = *received;
-  if (packet.empty()) return absl::UnavailableError("kvarved does not answer HELLO");
+  if (packet.empty()) {
+    // Given up; what the daemon made for HELLO meanwhile is given back.
+    local::Send(socket_.get(),
+                std::move(local::Builder(Type::kBye, 0).Add(local::ByeBody())).Finish())
+        .IgnoreError();
+    return absl::UnavailableError("kvarved does not answer HELLO");
+  }
   const absl::StatusOr<Header> header = local::ParseHeader(packet);
   if (!header.ok()) return Protocol("no answer to HELLO");
   if (header->type == static_cast<uint16_t>(Type::kError)) return local::ParseError(packet);

@@ -32,7 +32,9 @@ absl::Status Link::Admit() const {
   }
   if (connected_.load(std::memory_order_relaxed)) return absl::OkStatus();
   MutexLock lock(&state_mutex_);
-  return absl::UnavailableError(absl::StrCat("not connected to kvarved: ", last_error_));
+  return absl::UnavailableError(absl::StrCat(
+      "not connected to kvarved: ",
+      last_error_.empty() ? "the first attempt is under way (see WaitReady)" : last_error_));
 }
 
 absl::Status Link::Run(absl::FunctionRef<absl::Status(Turn&)> body) {

@@ -107,13 +107,15 @@ absl::Status Reaper::CheckLimits(uid_t uid, Refusal* refusal) {
     *refusal = Refusal::kSessions;
     return absl::ResourceExhaustedError(absl::StrCat("this daemon serves ", live_.size(),
                                                      " sessions and keeps ", ended_.size(),
-                                                     " that ended without BYE; no more are taken"));
+                                                     " that ended without BYE; no more are taken "
+                                                     "(limits.sessions)"));
   }
   const auto of_uid = live_of_uid_.find(uid);
   if (of_uid != live_of_uid_.end() && of_uid->second >= options_.max_sessions_per_uid) {
     *refusal = Refusal::kSessionsOfUid;
     return absl::ResourceExhaustedError(absl::StrCat("uid ", uid, " has ", of_uid->second,
-                                                     " sessions, the most that one user may have"));
+                                                     " sessions, the most that one user may have "
+                                                     "(limits.sessions_per_uid)"));
   }
   return absl::OkStatus();
 }

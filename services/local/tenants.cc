@@ -181,8 +181,10 @@ absl::StatusOr<NamespaceDescriptor> Tenants::Complete(const std::string& tenant,
   std::set<NamespaceId>& open = namespaces_[tenant];
   if (!open.contains(id)) {
     if (open.size() >= max_namespaces_) {
-      return absl::ResourceExhaustedError(absl::StrCat("this tenant has ", max_namespaces_,
-                                                       " namespaces open; no more are opened"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("this tenant has ", max_namespaces_,
+                       " namespaces open; no more are opened before a restart "
+                       "(limits.namespaces_per_tenant)"));
     }
     open.insert(id);
   }

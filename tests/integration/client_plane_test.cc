@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <random>
 #include <set>
@@ -87,6 +88,21 @@ class ClientPlaneTest : public testing::PlaneFixture {
     return true;
   }
 };
+
+// Dropped before or while they connect, clients leave nothing that would be kept until this process
+// exits.
+TEST_F(ClientPlaneTest, ClientsThatGiveUpWhileConnectingLeaveNothing) {
+  StartServer();
+  for (int i = 0; i < 150; ++i) {
+    const auto client = Client::Create(Options()).value();
+    if (i % 3 != 0) std::this_thread::sleep_for(std::chrono::microseconds(i * 7));
+  }
+  EXPECT_TRUE(Eventually([&] {
+    const LocalStats stats = server_->Stats();
+    return stats.sessions == 0 && stats.ended_sessions == 0 && stats.staging_bytes == 0;
+  }));
+  Connect();
+}
 
 TEST_F(ClientPlaneTest, WhatOnePutsAnotherReads) {
   StartServer();
