@@ -76,11 +76,6 @@ absl::Status CheckFiles(const TransportOptions& options) {
 
 }  // namespace
 
-bool UsesTls(const TransportOptions& options) {
-  return !options.certificate_file.empty() || !options.key_file.empty() ||
-         !options.client_ca_file.empty();
-}
-
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsOf(
     const TransportOptions& options) {
   if (!UsesTls(options)) {

@@ -7,7 +7,6 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server_context.h>
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,21 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "services/auth/authenticator.h"
+#include "services/auth/transport_options.h"
 
 namespace kvarve {
-
-struct TransportOptions {
-  std::string address;       // for messages
-  bool is_loopback = false;  // of what is listened on
-  // PEM. All three: mutual TLS. None: plaintext.
-  std::string certificate_file;  // the server's, with the chain up to the authority
-  std::string key_file;          // its key; nobody else may read it
-  std::string client_ca_file;    // authorities of the callers' certificates
-  bool insecure_plaintext_off_loopback = false;
-  uint32_t reload_seconds = 10;  // how often the files are looked at
-};
-
-bool UsesTls(const TransportOptions& options);
 
 // FailedPrecondition: plaintext off loopback that nobody asked for by name; a part of TLS that is
 // missing; a file that is missing, unsafe or does not fit; an OpenSSL that will not refuse TLS 1.2.

@@ -67,9 +67,9 @@ constexpr Setting kSettings[] = {
     {"tenant.names", SettingType::kList, "", "team-a,team-b",
      "Further tenants: those that only certificates and tokens of remote clients name. Who names "
      "another than these, tenant.default and those of tenant.rules is refused."},
-    {"tenant.quotas", SettingType::kList, "",
-     "team-a=host_bytes:4GiB..16GiB connections:..64",
-     "What tenants may have, as TENANT=RESOURCE:FLOOR..CEILING with spaces between several. A floor "
+    {"tenant.quotas", SettingType::kList, "", "team-a=host_bytes:4GiB..16GiB connections:..64",
+     "What tenants may have, as TENANT=RESOURCE:FLOOR..CEILING with spaces between several. A "
+     "floor "
      "is theirs whenever they want it, a ceiling is never passed, and between them they share what "
      "is idle; either may be left out. Resources: host_bytes (floors are kept in multiples of "
      "arena.chunk_bytes), entries (blocks), lease_bytes (read in place at once), "
@@ -116,11 +116,38 @@ constexpr Setting kSettings[] = {
      "keys."},
 
     {"rpc.listen", SettingType::kAddress, "off", "127.0.0.1:7410",
-     "Address of the gRPC server, or off. Loopback only."},
+     "Address of the gRPC server, or off. Without TLS loopback only."},
+    {"rpc.tls_certificate_file", SettingType::kString, "", "/etc/kvarve/tls/tls.crt",
+     "The server's certificate in PEM, with its chain. With the next two: mutual TLS 1.3; files "
+     "that "
+     "change are read again (security.md)."},
+    {"rpc.tls_key_file", SettingType::kString, "", "/etc/kvarve/tls/tls.key",
+     "Its private key in PEM, mode 0600."},
+    {"rpc.tls_client_ca_file", SettingType::kString, "", "/etc/kvarve/tls/ca.crt",
+     "Authorities in PEM that sign the certificates of callers."},
+    {"rpc.trust_domain", SettingType::kString, "", "corp.example",
+     "SPIFFE trust domain whose names spiffe://DOMAIN/kvarve/... say who a caller is, besides "
+     "kvarve:// names."},
+    {"rpc.insecure_plaintext_off_loopback", SettingType::kBool, "false", "true",
+     "Listen in plaintext elsewhere than on loopback. Whoever sees the traffic reads prompts and "
+     "tokens."},
+    {"rpc.token_keys_file", SettingType::kString, "", "/etc/kvarve/token-keys.json",
+     "JSON Web Key Set with the public keys of signed tokens (ES256, RS256). Read again when it "
+     "changes."},
+    {"rpc.revocations_file", SettingType::kString, "", "/etc/kvarve/revoked",
+     "List of tokens and certificates that are no longer taken (kvarve token revoke). May be "
+     "missing "
+     "at first; read again when it changes."},
+    {"rpc.token_audience", SettingType::kString, "kvarve", "kvarve",
+     "Signed tokens must be for this audience."},
+    {"rpc.token_issuer", SettingType::kString, "", "https://issuer.example",
+     "Signed tokens must be of this issuer. Empty: of any whose key is in the set."},
+    {"rpc.reload_interval", SettingType::kDuration, "1s", "10s",
+     "How often the files above are looked at. Certificates: whole seconds.", 100 * kMilli, kHour},
     {"rpc.token_file", SettingType::kString, "", "/etc/kvarve/rpc.token",
      "File (mode 0600, at least 16 characters) whose first line callers send as `authorization: "
-     "Bearer TOKEN`. Needed "
-     "when rpc.listen is set."},
+     "Bearer TOKEN`: they belong to tenant.default. Without TLS this or "
+     "rpc.token_keys_file is needed."},
     {"rpc.max_message_bytes", SettingType::kBytes, "1MiB", "1MiB",
      "Largest request that the gRPC server reads, besides frames of blocks.", 64 * kKi, 16 * kMi},
     {"rpc.max_streams", SettingType::kInt, "1024", "256",

@@ -72,12 +72,12 @@ TEST_F(DaemonTest, ASecondOneIsRefusedAndTheFirstServesOn) {
 TEST_F(DaemonTest, APartThatFailsStopsTheOthers) {
   options_.rpc.emplace();
   options_.rpc->listen = *ParseListenAddress("127.0.0.1:0");
-  options_.rpc->token_file = folder_ + "/none";
+  options_.rpc->auth.token_file = folder_ + "/none";
   EXPECT_EQ(Daemon::Start(options_).status().code(), absl::StatusCode::kNotFound);
   EXPECT_FALSE(std::filesystem::exists(options_.local.socket_path));
-  options_.rpc->token_file = folder_ + "/token";
-  std::ofstream(options_.rpc->token_file) << "0123456789abcdef0123456789abcdef";
-  ::chmod(options_.rpc->token_file.c_str(), 0600);
+  options_.rpc->auth.token_file = folder_ + "/token";
+  std::ofstream(options_.rpc->auth.token_file) << "0123456789abcdef0123456789abcdef";
+  ::chmod(options_.rpc->auth.token_file.c_str(), 0600);
   const auto daemon = Daemon::Start(options_);
   ASSERT_TRUE(daemon.ok()) << daemon.status();
   EXPECT_NE((*daemon)->rpc_port(), 0);
@@ -87,9 +87,9 @@ TEST_F(DaemonTest, APartThatFailsStopsTheOthers) {
 TEST_F(DaemonTest, Administration) {
   options_.rpc.emplace();
   options_.rpc->listen = *ParseListenAddress("127.0.0.1:0");
-  options_.rpc->token_file = folder_ + "/token";
-  std::ofstream(options_.rpc->token_file) << "0123456789abcdef0123456789abcdef";
-  ::chmod(options_.rpc->token_file.c_str(), 0600);
+  options_.rpc->auth.token_file = folder_ + "/token";
+  std::ofstream(options_.rpc->auth.token_file) << "0123456789abcdef0123456789abcdef";
+  ::chmod(options_.rpc->auth.token_file.c_str(), 0600);
   options_.admin_socket = folder_ + "/admin.sock";
   options_.config_yaml = "the: configuration\n";
   options_.cache.arena.capacity_bytes = 2 * kExtentBytes;

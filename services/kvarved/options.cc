@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -15,6 +16,7 @@ namespace kvarve {
 namespace {
 
 constexpr int64_t kNanosPerMilli = 1'000'000;
+constexpr int64_t kNanosPerSecond = 1'000'000'000;
 
 absl::Status Wrong(const Config& config, std::string_view name, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrFormat("%s (%s): %s", name, config.Origin(name), why));
@@ -144,23 +146,52 @@ absl::StatusOr<LocalServerOptions> LocalOptionsOf(const Config& config) {
   return local;
 }
 
+TransportOptions TransportOf(const Config& config) {
+  TransportOptions transport;
+  transport.certificate_file = config.Text("rpc.tls_certificate_file");
+  transport.key_file = config.Text("rpc.tls_key_file");
+  transport.client_ca_file = config.Text("rpc.tls_client_ca_file");
+  transport.insecure_plaintext_off_loopback = config.Bool("rpc.insecure_plaintext_off_loopback");
+  transport.reload_seconds = static_cast<uint32_t>(
+      std::max<int64_t>(1, config.DurationNanos("rpc.reload_interval") / kNanosPerSecond));
+  return transport;
+}
+
+AuthOptions AuthOf(const Config& config) {
+  AuthOptions auth;
+  auth.trust_domain = config.Text("rpc.trust_domain");
+  auth.token_file = config.Text("rpc.token_file");
+  auth.keys_file = config.Text("rpc.token_keys_file");
+  auth.revocations_file = config.Text("rpc.revocations_file");
+  auth.token_audience = config.Text("rpc.token_audience");
+  auth.token_issuer = config.Text("rpc.token_issuer");
+  auth.default_tenant = config.Text("tenant.default");
+  auth.reload_nanos = config.DurationNanos("rpc.reload_interval");
+  return auth;
+}
+
 absl::StatusOr<std::optional<RpcServerOptions>> RpcOptionsOf(const Config& config) {
   const ListenAddress& listen = config.Address("rpc.listen");
   if (listen.off()) return std::nullopt;
-  if (!listen.is_loopback) {
-    return Wrong(config, "rpc.listen",
-                 "the gRPC server is not encrypted and listens on loopback only");
-  }
-  if (config.Text("rpc.token_file").empty()) {
-    return Wrong(config, "rpc.token_file",
-                 "is needed when rpc.listen is set; an example: /etc/kvarve/rpc.token");
-  }
   RpcServerOptions rpc;
+  rpc.transport = TransportOf(config);
+  rpc.auth = AuthOf(config);
+  if (!UsesTls(rpc.transport)) {
+    if (!listen.is_loopback && !rpc.transport.insecure_plaintext_off_loopback) {
+      return Wrong(config, "rpc.listen",
+                   "is not loopback, and rpc.tls_certificate_file, rpc.tls_key_file and "
+                   "rpc.tls_client_ca_file are not set (docs/security.md)");
+    }
+    if (rpc.auth.token_file.empty() && rpc.auth.keys_file.empty()) {
+      return Wrong(
+          config, "rpc.token_file",
+          "or rpc.token_keys_file is needed when rpc.listen is set without TLS; an example: "
+          "/etc/kvarve/rpc.token");
+    }
+  }
   rpc.listen = listen;
-  rpc.token_file = config.Text("rpc.token_file");
   rpc.max_message_bytes = config.Bytes("rpc.max_message_bytes");
   rpc.daemon_version = KVARVE_VERSION;
-  rpc.tenant = config.Text("tenant.default");
   rpc.max_pin_ms = static_cast<uint32_t>(config.DurationNanos("rpc.max_pin") / kNanosPerMilli);
   rpc.streams.streams = static_cast<uint32_t>(config.Int("rpc.max_streams"));
   rpc.streams.write_bytes = config.Bytes("rpc.write_bytes");
@@ -184,6 +215,13 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
   KV_RETURN_IF_ERROR(TenantsOf(config, &options.cache, &options.local));
   options.metrics = config.Address("metrics.listen");
   KV_ASSIGN_OR_RETURN(options.rpc, RpcOptionsOf(config));
+  if (options.rpc.has_value()) {
+    for (const TenantRule& rule : options.local.tenants) {
+      options.rpc->auth.tenants.insert(rule.tenant);
+    }
+    options.rpc->auth.tenants.insert(options.local.more_tenants.begin(),
+                                     options.local.more_tenants.end());
+  }
   options.rpc_read_bytes = config.Bytes("rpc.read_bytes");
   options.rpc_pin_bytes = config.Bytes("rpc.pin_bytes");
   options.admin_socket = config.Text("rpc.admin_socket");

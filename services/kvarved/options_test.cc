@@ -88,6 +88,16 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
                                 {"metrics.listen", "off"},
                                 {"rpc.listen", "127.0.0.1:7410"},
                                 {"rpc.token_file", "/tmp/token"},
+                                {"rpc.tls_certificate_file", "/tmp/crt"},
+                                {"rpc.tls_key_file", "/tmp/key"},
+                                {"rpc.tls_client_ca_file", "/tmp/ca"},
+                                {"rpc.trust_domain", "corp"},
+                                {"rpc.insecure_plaintext_off_loopback", "true"},
+                                {"rpc.token_keys_file", "/tmp/keys"},
+                                {"rpc.revocations_file", "/tmp/revoked"},
+                                {"rpc.token_audience", "us"},
+                                {"rpc.token_issuer", "them"},
+                                {"rpc.reload_interval", "7s"},
                                 {"rpc.max_message_bytes", "2MiB"}});
   ASSERT_TRUE(options.ok()) << options.status();
   const LocalServerOptions& local = options->local;
@@ -130,7 +140,21 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_TRUE(options->metrics.off());
   ASSERT_TRUE(options->rpc.has_value());
   EXPECT_EQ(options->rpc->listen.ToString(), "127.0.0.1:7410");
-  EXPECT_EQ(options->rpc->token_file, "/tmp/token");
+  EXPECT_EQ(options->rpc->auth.token_file, "/tmp/token");
+  EXPECT_EQ(options->rpc->transport.certificate_file, "/tmp/crt");
+  EXPECT_EQ(options->rpc->transport.key_file, "/tmp/key");
+  EXPECT_EQ(options->rpc->transport.client_ca_file, "/tmp/ca");
+  EXPECT_TRUE(options->rpc->transport.insecure_plaintext_off_loopback);
+  EXPECT_EQ(options->rpc->transport.reload_seconds, 7u);
+  EXPECT_EQ(options->rpc->auth.trust_domain, "corp");
+  EXPECT_EQ(options->rpc->auth.keys_file, "/tmp/keys");
+  EXPECT_EQ(options->rpc->auth.revocations_file, "/tmp/revoked");
+  EXPECT_EQ(options->rpc->auth.token_audience, "us");
+  EXPECT_EQ(options->rpc->auth.token_issuer, "them");
+  EXPECT_EQ(options->rpc->auth.default_tenant, "team");
+  EXPECT_EQ(options->rpc->auth.reload_nanos, 7'000'000'000);
+  // Every tenant that is configured anywhere may call.
+  EXPECT_THAT(options->rpc->auth.tenants, ElementsAre("a", "b=c", "c", "d", "e"));
   EXPECT_EQ(options->rpc->max_message_bytes, 2u << 20);
 }
 
@@ -164,9 +188,9 @@ TEST(DaemonOptionsTest, WhatDoesNotFitTogether) {
   EXPECT_THAT(Error({{"tenant.names", std::string(129, 'x')}}), HasSubstr("tenant.names"));
   EXPECT_THAT(Error({{"arena.chunk_bytes", "33MiB"}}), HasSubstr("multiple of 32 MiB"));
   EXPECT_THAT(Error({{"rpc.listen", "0.0.0.0:7410"}, {"rpc.token_file", "/x"}}),
-              HasSubstr("loopback only"));
+              HasSubstr("is not loopback"));
   EXPECT_THAT(Error({{"rpc.listen", "127.0.0.1:7410"}}),
-              HasSubstr("rpc.token_file (default): is needed"));
+              HasSubstr("rpc.token_file (default): or rpc.token_keys_file is needed"));
 }
 
 }  // namespace

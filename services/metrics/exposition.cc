@@ -197,8 +197,10 @@ void CollectRpc(Snapshot s, Out out) {
 
 void CollectAuth(Snapshot s, Out out) {
   if (!s.rpc.has_value()) return;
-  out.Add(s.rpc->auth_missing, {{"reason", "no_token"}});
-  out.Add(s.rpc->auth_wrong, {{"reason", "wrong_token"}});
+  for (size_t i = 0; i < kAuthFaults; ++i) {
+    out.Add(s.rpc->auth.failures[i],
+            {{"reason", std::string(AuthFaultName(static_cast<AuthFault>(i)))}});
+  }
 }
 
 constexpr MetricType kCounter = MetricType::Counter;
@@ -357,8 +359,20 @@ const Metric kMetrics[] = {
      [](Snapshot s, Out out) {
        if (s.rpc.has_value()) out.Add(s.rpc->write_bytes);
      }},
-    {"kvarve_auth_failures_total", kCounter, "reason", "gRPC calls without the right token.",
-     CollectAuth},
+    {"kvarve_auth_failures_total", kCounter, "reason",
+     "gRPC calls refused because of who makes them, by why.", CollectAuth},
+    {"kvarve_auth_tokens_verified_total", kCounter, "",
+     "Signatures of tokens checked; tokens seen within a minute are remembered.",
+     [](Snapshot s, Out out) {
+       if (s.rpc.has_value()) out.Add(s.rpc->auth.tokens_verified);
+     }},
+    {"kvarve_auth_reloads_total", kCounter, "result",
+     "Files of keys, tokens and revocations read again; failed leaves the old one in force.",
+     [](Snapshot s, Out out) {
+       if (!s.rpc.has_value()) return;
+       out.Add(s.rpc->auth.reloads, {{"result", "ok"}});
+       out.Add(s.rpc->auth.reload_failures, {{"result", "failed"}});
+     }},
 };
 
 std::string_view TypeText(MetricType type) {

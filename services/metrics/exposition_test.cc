@@ -91,8 +91,10 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
   s.rpc.emplace();
   s.rpc->calls[static_cast<size_t>(RpcMethod::kLookup)][0] = 171;
   s.rpc->calls[static_cast<size_t>(RpcMethod::kStats)][16] = 172;
-  s.rpc->auth_missing = 173;
-  s.rpc->auth_wrong = 174;
+  s.rpc->auth.failures[0] = 173;
+  s.rpc->auth.failures[1] = 174;
+  s.rpc->auth.tokens_verified = 175;
+  s.rpc->auth.reload_failures = 176;
   const std::map<std::string, double> samples = Parse(ExposeMetrics(s));
 
   const std::map<std::string, double> expected = {
@@ -162,6 +164,8 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
       {"kvarve_rpc_requests_total{method=\"Stats\",code=\"UNAUTHENTICATED\"}", 172},
       {"kvarve_auth_failures_total{reason=\"no_token\"}", 173},
       {"kvarve_auth_failures_total{reason=\"wrong_token\"}", 174},
+      {"kvarve_auth_tokens_verified_total", 175},
+      {"kvarve_auth_reloads_total{result=\"failed\"}", 176},
   };
   for (const auto& [name, value] : expected) {
     const auto sample = samples.find(name);

@@ -276,7 +276,7 @@ TEST_F(CallsTest, AdministrationHasItsOwnSocket) {
   actions.config = [] { return std::string("a: 1\n"); };
   EXPECT_EQ(AdminServer::Start("relative", actions).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(AdminServer::Start(options_.token_file, actions).status().code(),
+  EXPECT_EQ(AdminServer::Start(options_.auth.token_file, actions).status().code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(AdminServer::Start(folder_ + "/none/admin.sock", actions).status().code(),
             absl::StatusCode::kUnavailable);

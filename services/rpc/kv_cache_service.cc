@@ -59,18 +59,18 @@ std::string_view RpcMethodName(RpcMethod method) {
   return kNames[static_cast<size_t>(method)];
 }
 
-KvCacheService::KvCacheService(const RpcServerOptions& options, BearerToken token,
+KvCacheService::KvCacheService(const RpcServerOptions& options, Authenticator* auth,
                                BlockStore* store)
     : daemon_version_(options.daemon_version),
       max_message_bytes_(options.max_message_bytes),
       max_pin_ms_(options.max_pin_ms),
-      callers_(std::move(token), options.tenant),
+      auth_(auth),
       store_(store),
       streams_(options.streams),
       watchers_(store) {}
 
 absl::StatusOr<Caller> KvCacheService::Admit(const Context& context, Verb verb) {
-  KV_ASSIGN_OR_RETURN(Caller caller, callers_.Identify(context));
+  KV_ASSIGN_OR_RETURN(Caller caller, CallerOf(auth_, context));
   KV_RETURN_IF_ERROR(caller.May(verb));
   KV_RETURN_IF_ERROR(CheckDeadline(context));
   return caller;
@@ -371,8 +371,7 @@ RpcStats KvCacheService::Counted() const {
       stats.calls[method][code] = calls_[method][code].load(std::memory_order_relaxed);
     }
   }
-  stats.auth_missing = callers_.missing();
-  stats.auth_wrong = callers_.wrong();
+  stats.auth = auth_->Stats();
   stats.read_bytes = read_bytes_.load(std::memory_order_relaxed);
   stats.write_bytes = write_bytes_.load(std::memory_order_relaxed);
   stats.streams = streams_.Stats();

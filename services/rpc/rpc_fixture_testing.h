@@ -47,11 +47,11 @@ class RpcFixture : public ::testing::Test {
     char name[] = "/tmp/kvarve_rpc_XXXXXX";
     EXPECT_NE(::mkdtemp(name), nullptr);
     folder_ = name;
-    options_.token_file = folder_ + "/token";
-    std::ofstream(options_.token_file) << kToken << "\n";
-    ::chmod(options_.token_file.c_str(), 0600);
+    options_.auth.token_file = folder_ + "/token";
+    std::ofstream(options_.auth.token_file) << kToken << "\n";
+    ::chmod(options_.auth.token_file.c_str(), 0600);
     options_.listen = *ParseListenAddress("127.0.0.1:0");
-    options_.tenant = "team";
+    options_.auth.default_tenant = "team";
     cache_options_.arena.capacity_bytes = 128ull << 20;
     cache_options_.arena.chunk_bytes = 32ull << 20;
     cache_options_.arena.hugetlb = false;
@@ -70,7 +70,7 @@ class RpcFixture : public ::testing::Test {
       EXPECT_EQ(cache_->CheckInvariants(), absl::OkStatus());
       EXPECT_EQ(cache_->Stats().leased_bytes, 0u);
     }
-    ::unlink(options_.token_file.c_str());
+    ::unlink(options_.auth.token_file.c_str());
     ::rmdir(folder_.c_str());
   }
   void Start() {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/frames/frames.h"
+#include "services/auth/grpc_credentials.h"
 #include "services/rpc/kv_cache_service.h"
 #include "storage/base/status_macros.h"
 
@@ -55,6 +56,7 @@ void SetLimits(const RpcServerOptions& options, grpc::ServerBuilder* builder) {
 }  // namespace
 
 struct RpcServer::Rep {
+  std::unique_ptr<Authenticator> auth;
   std::unique_ptr<KvCacheService> service;
   std::unique_ptr<grpc::Server> server;
   int port = 0;
@@ -64,25 +66,23 @@ RpcServer::RpcServer(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptions& options,
                                                             BlockStore* store) {
-  if (!options.listen.is_loopback) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("rpc.listen is %s: the gRPC server has no encryption and listens on "
-                        "loopback only; use 127.0.0.1 or [::1]",
-                        options.listen.ToString()));
-  }
-  if (options.token_file.empty()) {
-    return absl::FailedPreconditionError("rpc.listen is set, but rpc.token_file is not");
-  }
-  KV_ASSIGN_OR_RETURN(BearerToken token, BearerToken::FromFile(options.token_file));
+  if (options.listen.off()) return absl::FailedPreconditionError("rpc.listen is off");
+  TransportOptions transport = options.transport;
+  transport.address = options.listen.ToString();
+  transport.is_loopback = options.listen.is_loopback;
+  KV_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
+                      ServerCredentialsOf(transport));
+  AuthOptions auth = options.auth;
+  auth.tls = UsesTls(transport);
 
   auto rep = std::make_unique<Rep>();
-  rep->service = std::make_unique<KvCacheService>(options, token, store);
+  KV_ASSIGN_OR_RETURN(rep->auth, Authenticator::Create(auth));
+  rep->service = std::make_unique<KvCacheService>(options, rep->auth.get(), store);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
-  builder.AddListeningPort(options.listen.ToString(), grpc::InsecureServerCredentials(),
-                           &rep->port);
+  builder.AddListeningPort(options.listen.ToString(), credentials, &rep->port);
   builder.RegisterService(rep->service.get());
   rep->server = builder.BuildAndStart();
   if (rep->server == nullptr || rep->port == 0) {

@@ -1,5 +1,5 @@
-// The gRPC server of one node: KvCache, health and reflection, on loopback only and behind a bearer
-// token (health and reflection need none: they show the schema and whether the node serves).
+// The gRPC server of one node: KvCache, health and reflection. Who may call is the Authenticator's
+// word (health and reflection need none: they show the schema and whether the node serves).
 // THREADS: any.  BLOCKS: Start, on files and sockets; Stop, up to its grace.
 #ifndef KVARVE_SERVICES_RPC_RPC_SERVER_H_
 #define KVARVE_SERVICES_RPC_RPC_SERVER_H_
@@ -12,6 +12,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "services/auth/authenticator.h"
+#include "services/auth/transport_options.h"
 #include "services/config/settings.h"
 #include "services/rpc/block_store.h"
 #include "services/rpc/streams.h"
@@ -22,9 +24,9 @@ inline constexpr uint32_t kRpcVersionMin = 1;
 inline constexpr uint32_t kRpcVersionMax = 1;
 
 struct RpcServerOptions {
-  ListenAddress listen;            // port 0: any free one
-  std::string token_file;          // BearerToken::FromFile
-  std::string tenant = "default";  // of who shows the token
+  ListenAddress listen;        // port 0: any free one
+  TransportOptions transport;  // its address is `listen`
+  AuthOptions auth;            // `tls` is what `transport` says
   uint64_t max_message_bytes = 1 << 20;
   uint32_t max_pin_ms = 60'000;
   StreamLimits streams;
@@ -51,16 +53,15 @@ std::string_view RpcMethodName(RpcMethod method);
 
 struct RpcStats {
   std::array<std::array<uint64_t, kRpcCodes>, kRpcMethods> calls{};
-  uint64_t auth_missing = 0;                 // no token
-  uint64_t auth_wrong = 0;                   // another one
+  AuthStats auth;
   uint64_t read_bytes = 0, write_bytes = 0;  // of blocks' payload, in runs that have ended
   StreamStats streams;
 };
 
 class RpcServer {
  public:
-  // FailedPrecondition: an address that is not loopback, a token file that is missing or that
-  // others may read. Unavailable: the address is taken. `store` outlives the server.
+  // FailedPrecondition: what ServerCredentialsOf and Authenticator::Create refuse. Unavailable: the
+  // address is taken. `store` outlives the server.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const RpcServerOptions& options,
                                                           BlockStore* store);
   ~RpcServer();

@@ -115,15 +115,15 @@ class RpcServerTest : public ::testing::Test {
     char name[] = "/tmp/kvarve_rpc_XXXXXX";
     EXPECT_NE(::mkdtemp(name), nullptr);
     folder_ = name;
-    options_.token_file = folder_ + "/token";
-    std::ofstream(options_.token_file) << kToken << "\n";
-    ::chmod(options_.token_file.c_str(), 0600);
+    options_.auth.token_file = folder_ + "/token";
+    std::ofstream(options_.auth.token_file) << kToken << "\n";
+    ::chmod(options_.auth.token_file.c_str(), 0600);
     options_.listen = *ParseListenAddress("127.0.0.1:0");
     options_.daemon_version = "9.8.7";
-    options_.tenant = "team";
+    options_.auth.default_tenant = "team";
   }
   ~RpcServerTest() override {
-    ::unlink(options_.token_file.c_str());
+    ::unlink(options_.auth.token_file.c_str());
     ::rmdir(folder_.c_str());
   }
   void Start() {
@@ -185,8 +185,8 @@ TEST_F(RpcServerTest, TokensAndDeadlines) {
   EXPECT_THAT(late.error_message(), HasSubstr("deadline"));
 
   const RpcStats stats = server_->Stats();
-  EXPECT_EQ(stats.auth_missing, 1u);
-  EXPECT_EQ(stats.auth_wrong, 1u);
+  EXPECT_EQ(stats.auth.failures[static_cast<size_t>(AuthFault::kNoToken)], 1u);
+  EXPECT_EQ(stats.auth.failures[static_cast<size_t>(AuthFault::kWrongToken)], 1u);
   const auto& lookups = stats.calls[static_cast<size_t>(RpcMethod::kLookup)];
   EXPECT_EQ(lookups[grpc::OK], 1u);
   EXPECT_EQ(lookups[grpc::UNAUTHENTICATED], 2u);
@@ -325,7 +325,7 @@ TEST_F(RpcServerTest, RefusesToStart) {
   options_.listen = *ParseListenAddress("0.0.0.0:0");
   const absl::Status open = RpcServer::Start(options_, &store_).status();
   EXPECT_EQ(open.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(open.message()), HasSubstr("loopback only"));
+  EXPECT_THAT(std::string(open.message()), HasSubstr("not loopback"));
   options_.listen = *ParseListenAddress("off");
   EXPECT_FALSE(RpcServer::Start(options_, &store_).ok());
 
@@ -335,13 +335,13 @@ TEST_F(RpcServerTest, RefusesToStart) {
   EXPECT_EQ(RpcServer::Start(options_, &store_).status().code(), absl::StatusCode::kUnavailable);
 
   options_.listen.port = 0;
-  ::chmod(options_.token_file.c_str(), 0644);
+  ::chmod(options_.auth.token_file.c_str(), 0644);
   EXPECT_EQ(RpcServer::Start(options_, &store_).status().code(),
             absl::StatusCode::kFailedPrecondition);
-  options_.token_file.clear();
+  options_.auth.token_file.clear();
   EXPECT_THAT(std::string(RpcServer::Start(options_, &store_).status().message()),
               HasSubstr("rpc.token_file"));
-  options_.token_file = folder_ + "/token";
+  options_.auth.token_file = folder_ + "/token";
 }
 
 // Health and reflection, as raw calls: field 1 of a health reply is the status, 1 = SERVING.

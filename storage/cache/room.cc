@@ -202,6 +202,7 @@ std::pair<uint64_t, uint64_t> Cache::Evict(uint64_t bytes, std::string_view tena
         freed += ns == Rep::kNoHandle ? kSlotUnitBytes : rep_->SlotBytes(rep_->Record(ns));
         rep_->Remove(victim);
         ++rep_->counters.evicted_blocks;
+        ++rep_->tenants[pool.second].counted.evicted_blocks;
         ++blocks;
       }
     }

@@ -449,7 +449,7 @@ class ConfigurationTest(Case):
         self.check("--arena.capacity_bytes=90%", says=("flag --arena.capacity_bytes", "up to 80%", "for example"))
         self.check("--arena.capacity_bytes=900TiB", says=("arena.capacity_bytes (flag", "80"))
         self.check("--arena.chunk_bytes=1KiB", says=("out of range", "32.0 MiB to 1.00 GiB", "for example 256MiB"))
-        self.check("--rpc.listen=0.0.0.0:7410", "--rpc.token_file=/x", says="loopback only")
+        self.check("--rpc.listen=0.0.0.0:7410", "--rpc.token_file=/x", says="is not loopback")
         self.check("--rpc.listen=127.0.0.1:7410", says="rpc.token_file")
         self.check("--socket.allow_uids=root", says="no number")
 

@@ -32,7 +32,7 @@ class RemoteClientTest : public RpcFixture {
   ClientOptions Options() const {
     ClientOptions options;
     options.endpoint = "kvarve://127.0.0.1:" + std::to_string(server_->port());
-    options.token_file = options_.token_file;
+    options.token_file = options_.auth.token_file;
     options.staging_bytes = 32 << 20;
     options.timeout_nanos = options.put_timeout_nanos = kLong;
     return options;
@@ -259,9 +259,9 @@ TEST_F(RemoteClientTest, WhoMayNotAndWhoIsNotThere) {
   options.token_file = "/nowhere/token";
   EXPECT_EQ(Client::Create(options).status().code(), absl::StatusCode::kNotFound);
   options = Options();
-  ::chmod(options_.token_file.c_str(), 0644);
+  ::chmod(options_.auth.token_file.c_str(), 0644);
   EXPECT_EQ(Client::Create(options).status().code(), absl::StatusCode::kFailedPrecondition);
-  ::chmod(options_.token_file.c_str(), 0600);
+  ::chmod(options_.auth.token_file.c_str(), 0600);
 
   const auto client = Connect();
   NamespaceDescriptor bad = TestDescriptor(kBlock);
