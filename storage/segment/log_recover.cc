@@ -286,7 +286,10 @@ std::optional<SegmentTable> SegmentLog::Rep::RecoverSlot(uint32_t slot) {
     stats.*source += 1;
     stats.recovered_records += table->records.size();
     slots[slot].first_seq = FirstSeq(*table);
-    if (now == SlotState::kUnsealed) slots[slot].table = std::make_shared<SegmentTable>(*table);
+    if (now == SlotState::kUnsealed) {
+      slots[slot].table = std::make_shared<SegmentTable>(*table);
+      slots[slot].stale_first_seq = 0;  // unknown
+    }
     SetState(slot, now);
   }
   return *std::move(table);

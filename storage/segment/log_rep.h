@@ -34,7 +34,8 @@ struct Slot {
   uint32_t readers = 0;
   uint32_t strikes = 0;
   // The least seq of its records, kept when the segment is gone: until the slot is written again a
-  // later start finds it. Stale: of the segment before, until this one's header is durable.
+  // later start finds it. Stale: of the segments before, as long as their footer lies in the slot:
+  // where a header cannot be read, a start takes the footer that it finds.
   uint64_t first_seq = std::numeric_limits<uint64_t>::max();
   uint64_t stale_first_seq = std::numeric_limits<uint64_t>::max();
   std::shared_ptr<const SegmentTable> table;  // only while the device has no footer of it

@@ -192,8 +192,6 @@ SegmentWriter* SegmentLog::Rep::Writer(StreamClass stream, bool may_reclaim) {
     if (opened.ok()) {
       writer = std::move(fresh);
       if (stream == StreamClass::kFresh) reclaims_in_vain = 0;
-      MutexLock lock(&gate.mutex);
-      slots[*slot].stale_first_seq = std::numeric_limits<uint64_t>::max();
       break;
     }
     KvLog(LogLevel::kWarning, "a segment cannot be opened", {{"reason", opened.ToString()}});
@@ -349,6 +347,7 @@ void SegmentLog::Rep::FinishSeal(SegmentWriter* writer) {
       ++stats.segments_sealed;
       stats.device_bytes += (writer->table().facts.table_pages + 1) * kUnit;
       SetState(slot, SlotState::kSealed);
+      slots[slot].stale_first_seq = std::numeric_limits<uint64_t>::max();
     }
     owner->OnSealed(id);
     return;
