@@ -28,6 +28,9 @@ absl::Status SegmentWriter::Open() {
     return absl::OkStatus();
   }
   KV_RETURN_IF_ERROR(WriteNow(place_.device, IoClass::kFlush, place_.offset, page));
+  const AlignedBuffer no_trailer(kUnit);
+  KV_RETURN_IF_ERROR(WriteNow(place_.device, IoClass::kFlush,
+                              place_.offset + place_.segment_bytes - kUnit, no_trailer.span()));
   return SyncNow(place_.device, IoClass::kFlush);
 }
 

@@ -58,8 +58,9 @@ class SegmentWriter {
   // REQUIRES: ios() == 0.
   ~SegmentWriter();
 
-  // Writes the header and makes it durable before any frame is submitted: a power loss must not
-  // bring back the segment that was here before, half overwritten.
+  // Writes the header over the old one, zeros over the old trailer, and makes both durable before
+  // any frame is submitted: neither a power loss nor a failure may bring back the segment that was
+  // here before, half overwritten.
   absl::Status Open();
 
   // How many leading blocks the next frame takes; 0: the segment is full.
