@@ -74,7 +74,7 @@ class ClientTest : public ::testing::Test {
 
 TEST_F(ClientTest, OptionsAreChecked) {
   for (auto edit : std::initializer_list<void (*)(ClientOptions&)>{
-           [](ClientOptions& o) { o.endpoint = "kvarve://host:7400"; },
+           [](ClientOptions& o) { o.endpoint = "tcp://host:7400"; },
            [](ClientOptions& o) { o.engine_id = std::string(129, 'x'); },
            [](ClientOptions& o) { o.timeout_nanos = 0; },
            [](ClientOptions& o) { o.put_timeout_nanos = -1; },

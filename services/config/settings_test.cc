@@ -26,7 +26,7 @@ TEST(SettingsTest, EveryRowIsCompleteAndInASection) {
     EXPECT_TRUE(ParseSetting(setting, setting.default_text).ok());
     EXPECT_EQ(setting.type == SettingType::kChoice, !setting.choices.empty());
     EXPECT_EQ(setting.type == SettingType::kBytes || setting.type == SettingType::kCapacity,
-              setting.name.ends_with("_bytes"));
+              setting.name.ends_with("_bytes") || setting.name.ends_with("_bytes_per_second"));
     const std::string section(setting.name.substr(0, setting.name.find('.')));
     bool found = false;
     for (const SettingSection& known : SettingSections()) found |= known.name == section;
