@@ -73,6 +73,10 @@ function(kv_test)
     set(ARG_TIMEOUT 120)
   endif()
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  if(KVARVE_SANITIZE MATCHES address)
+    set_tests_properties(${ARG_NAME} PROPERTIES ENVIRONMENT
+                         "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/leaks.supp:print_suppressions=0")
+  endif()
 endfunction()
 
 # kv_bench(NAME index_bench SRCS index_bench.cc DEPS ...): lands in build/bench, run by ./dev bench. Under sanitizers it
