@@ -26,8 +26,8 @@ namespace kvarve::frames {
 
 using Piece = std::span<const std::byte>;
 
-// A block's payload travels in frames of at most this: one slow block must not hold much memory, and
-// every gRPC client takes messages of 4 MiB without being told to.
+// A block's payload travels in frames of at most this: one slow block must not hold much memory,
+// and every gRPC client takes messages of 4 MiB without being told to.
 inline constexpr uint64_t kMaxPayloadBytes = 2ull << 20;
 // Fields before the payload. A WriteRun's opening has its keys there.
 inline constexpr size_t kMaxFrameHeaderBytes = 40 << 10;

@@ -29,8 +29,7 @@ void LoadRemotePlane() {
   if (std::strcmp(factory.name(), kRemotePlaneCapsule) != 0) {
     throw py::import_error("kvarve._rpc is of another version than kvarve._native");
   }
-  client::UseRemotePlane(
-      reinterpret_cast<client::RemotePlaneFactory>(factory.get_pointer<void>()));
+  client::UseRemotePlane(reinterpret_cast<client::RemotePlaneFactory>(factory.get_pointer<void>()));
 }
 
 int64_t Nanos(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
