@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "client/identity/certificate.h"
+#include "storage/base/read_file.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/unique_fd.h"
 
@@ -43,20 +44,12 @@ absl::Status Write(const std::string& path, std::string_view text, mode_t mode) 
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return FileError(path);
-  std::string text(max_bytes + 1, '\0');
-  size_t have = 0;
-  while (have < text.size()) {
-    const ssize_t n = ::read(fd.get(), text.data() + have, text.size() - have);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FileError(path);
-    if (n == 0) break;
-    have += static_cast<size_t>(n);
-  }
-  if (have > max_bytes) {
+  std::string text;
+  if (!ReadToEnd(fd.get(), max_bytes, &text)) return FileError(path);
+  if (text.size() > max_bytes) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: is longer than %d bytes", path, max_bytes));
   }
-  text.resize(have);
   return text;
 }
 

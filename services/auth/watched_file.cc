@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "storage/base/read_file.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/unique_fd.h"
 
@@ -46,20 +47,14 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t max_
     return absl::UnavailableError(absl::StrFormat("%s: %s", path, std::strerror(errno)));
   }
   KV_RETURN_IF_ERROR(CheckTrusted(path, file, secret));
-  std::string text(max_bytes + 1, '\0');
-  size_t have = 0;
-  while (have < text.size()) {
-    const ssize_t n = ::read(fd.get(), text.data() + have, text.size() - have);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return absl::UnavailableError(absl::StrFormat("%s: %s", path, std::strerror(errno)));
-    if (n == 0) break;
-    have += static_cast<size_t>(n);
+  std::string text;
+  if (!ReadToEnd(fd.get(), max_bytes, &text)) {
+    return absl::UnavailableError(absl::StrFormat("%s: %s", path, std::strerror(errno)));
   }
-  if (have > max_bytes) {
+  if (text.size() > max_bytes) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: is longer than %d bytes", path, max_bytes));
   }
-  text.resize(have);
   return text;
 }
 

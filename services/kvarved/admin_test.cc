@@ -8,6 +8,7 @@
 
 #include "storage/base/units.h"
 #include "storage/testing/block_generator.h"
+#include "storage/testing/opaque_namespace.h"
 
 namespace kvarve {
 namespace {
@@ -34,15 +35,7 @@ class AdminTest : public ::testing::Test {
     admin_ = std::make_unique<Admin>(&options_, cache_.get(), [this] { return live_; });
   }
   NamespaceInfo Open(std::string model) {
-    NamespaceDescriptor d;
-    d.model = std::move(model);
-    d.model_digest = "digest";
-    d.element_type = ElementType::kOpaque;
-    d.layer_count = d.layer_total = 1;
-    d.kv_head_count = d.kv_head_total = 1;
-    d.block_tokens = 16;
-    d.block_bytes = kBlockBytes;
-    d.hash_version = "kvarve-chain-1";
+    NamespaceDescriptor d = OpaqueNamespace(std::move(model), kBlockBytes);
     d.tenant = "team";
     return *cache_->OpenNamespace(d);
   }

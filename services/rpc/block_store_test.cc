@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/testing/block_generator.h"
+#include "storage/testing/opaque_namespace.h"
 #include "storage/testing/seeded_random.h"
 
 namespace kvarve {
@@ -12,16 +13,7 @@ namespace {
 constexpr uint64_t kBlockBytes = 4096;
 
 NamespaceDescriptor Descriptor(std::string model) {
-  NamespaceDescriptor d;
-  d.model = std::move(model);
-  d.model_digest = "digest";
-  d.element_type = ElementType::kOpaque;
-  d.layer_count = d.layer_total = 1;
-  d.kv_head_count = d.kv_head_total = 1;
-  d.block_tokens = 16;
-  d.block_bytes = kBlockBytes;
-  d.hash_version = "kvarve-chain-1";
-  return d;
+  return OpaqueNamespace(std::move(model), kBlockBytes);
 }
 
 class BlockStoreTest : public ::testing::Test {

@@ -23,20 +23,12 @@
 #include "proto/kvarve/v1/cache.grpc.pb.h"
 #include "services/rpc/rpc_server.h"
 #include "storage/block/checksum.h"
+#include "storage/testing/opaque_namespace.h"
 
 namespace kvarve {
 
 inline NamespaceDescriptor TestDescriptor(uint64_t block_bytes, std::string model = "model") {
-  NamespaceDescriptor d;
-  d.model = std::move(model);
-  d.model_digest = "digest";
-  d.element_type = ElementType::kOpaque;
-  d.layer_count = d.layer_total = 1;
-  d.kv_head_count = d.kv_head_total = 1;
-  d.block_tokens = 16;
-  d.block_bytes = block_bytes;
-  d.hash_version = "kvarve-chain-1";
-  return d;
+  return OpaqueNamespace(std::move(model), block_bytes);
 }
 
 class RpcFixture : public ::testing::Test {

@@ -8,6 +8,7 @@
 
 #include "storage/block/checksum.h"
 #include "storage/cache/cache.h"
+#include "storage/testing/opaque_namespace.h"
 
 namespace kvarve {
 namespace {
@@ -16,15 +17,7 @@ constexpr uint64_t kBlockBytes = 256 << 10;
 constexpr size_t kCapacityBlocks = 128;
 
 NamespaceDescriptor Descriptor(std::string tenant, std::string model) {
-  NamespaceDescriptor d;
-  d.model = std::move(model);
-  d.model_digest = "digest";
-  d.element_type = ElementType::kOpaque;
-  d.layer_count = d.layer_total = 1;
-  d.kv_head_count = d.kv_head_total = 1;
-  d.block_tokens = 16;
-  d.block_bytes = kBlockBytes;
-  d.hash_version = "kvarve-chain-1";
+  NamespaceDescriptor d = OpaqueNamespace(std::move(model), kBlockBytes);
   d.tenant = std::move(tenant);
   return d;
 }

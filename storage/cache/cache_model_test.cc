@@ -11,6 +11,7 @@
 
 #include "storage/block/checksum.h"
 #include "storage/cache/cache.h"
+#include "storage/testing/opaque_namespace.h"
 
 namespace kvarve {
 namespace {
@@ -19,15 +20,7 @@ constexpr uint64_t kBlockBytes = 1ull << 20;
 constexpr size_t kSlotsTotal = 64;  // two extents of 32
 
 NamespaceDescriptor Descriptor(std::string tenant = "default", uint64_t block_bytes = kBlockBytes) {
-  NamespaceDescriptor d;
-  d.model = "model";
-  d.model_digest = "digest";
-  d.element_type = ElementType::kOpaque;
-  d.layer_count = d.layer_total = 1;
-  d.kv_head_count = d.kv_head_total = 1;
-  d.block_tokens = 16;
-  d.block_bytes = block_bytes;
-  d.hash_version = "kvarve-chain-1";
+  NamespaceDescriptor d = OpaqueNamespace("model", block_bytes);
   d.tenant = std::move(tenant);
   return d;
 }

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "storage/cache/cache.h"
+#include "storage/testing/opaque_namespace.h"
 #include "storage/testing/seeded_random.h"
 
 namespace kvarve {
@@ -23,14 +24,7 @@ constexpr uint64_t kBlock = 1 * kMi;
 constexpr int64_t kSecond = 1'000'000'000;
 
 NamespaceDescriptor Descriptor(const std::string& tenant, uint64_t block_bytes) {
-  NamespaceDescriptor d;
-  d.model = "model";
-  d.model_digest = "digest";
-  d.element_type = ElementType::kOpaque;
-  d.layer_count = d.layer_total = d.kv_head_count = d.kv_head_total = 1;
-  d.block_tokens = 16;
-  d.block_bytes = block_bytes;
-  d.hash_version = "kvarve-chain-1";
+  NamespaceDescriptor d = OpaqueNamespace("model", block_bytes);
   d.tenant = tenant;
   return d;
 }

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "storage/block/checksum.h"
+#include "storage/testing/opaque_namespace.h"
 
 namespace kvarve {
 namespace {
@@ -21,15 +22,7 @@ using testing::ElementsAre;
 constexpr uint64_t kMiBytes = 1ull << 20;
 
 NamespaceDescriptor Descriptor(std::string tenant, uint64_t block_bytes) {
-  NamespaceDescriptor d;
-  d.model = "model";
-  d.model_digest = "digest";
-  d.element_type = ElementType::kOpaque;
-  d.layer_count = d.layer_total = 1;
-  d.kv_head_count = d.kv_head_total = 1;
-  d.block_tokens = 16;
-  d.block_bytes = block_bytes;
-  d.hash_version = "kvarve-chain-1";
+  NamespaceDescriptor d = OpaqueNamespace("model", block_bytes);
   d.tenant = std::move(tenant);
   return d;
 }

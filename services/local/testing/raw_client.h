@@ -19,6 +19,7 @@
 #include "storage/base/unique_fd.h"
 #include "storage/block/block_key.h"
 #include "storage/block/namespace.h"
+#include "storage/testing/opaque_namespace.h"
 
 namespace kvarve::testing {
 
@@ -33,10 +34,6 @@ struct GrantReply {
   local::GrantBody body;
   std::vector<local::GrantItem> items;
 };
-
-// An opaque namespace of one layer: blocks of `block_bytes`.
-NamespaceDescriptor OpaqueNamespace(std::string model, uint64_t block_bytes,
-                                    uint32_t key_bytes = 32);
 
 class RawClient {
  public:
