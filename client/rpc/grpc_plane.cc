@@ -282,13 +282,18 @@ absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const
   const Source source{data, std::move(hold)};
   const int64_t deadline = Now() + options_.put_timeout_nanos;
   std::vector<PutOutcome> outcomes;
+  bool shed = false;  // by the attempt before
   while (outcomes.size() < chain.keys.size()) {
     const size_t begin = outcomes.size();
     int64_t again_nanos = 0;
-    KV_RETURN_IF_ERROR(node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
+    const absl::Status status = node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
       return WriteOnce(info, chain, begin, source, deadline, &outcomes, &again_nanos);
-    }));
-    if (again_nanos > 0 && WaitToRetry(again_nanos, deadline)) continue;
+    });
+    // Time that ran out on a put that was shed before ran out for want of room.
+    const bool no_room = shed && absl::IsDeadlineExceeded(status);
+    if (!no_room) KV_RETURN_IF_ERROR(status);
+    shed = again_nanos > 0;
+    if (shed && WaitToRetry(again_nanos, deadline)) continue;
     if (outcomes.size() == begin) {
       return absl::ResourceExhaustedError("the daemon has no room for this put now");
     }
