@@ -4,6 +4,8 @@
 
 #include "services/rpc/admin_server.h"
 #include "services/rpc/rpc_fixture_testing.h"
+#include "services/rpc/watch.h"
+#include "storage/cache/event_ring.h"
 
 namespace kvarve {
 namespace {
@@ -232,6 +234,32 @@ TEST_F(CallsTest, EventsComeInOrderAndAgain) {
   EXPECT_EQ(refused(begin, cache_->incarnation() + 1), grpc::OUT_OF_RANGE);
   EXPECT_EQ(refused(begin + 1000, cache_->incarnation()), grpc::OUT_OF_RANGE);
   EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.open == 0; }));
+}
+
+TEST(Events, SayTheTier) {
+  NamespaceInfo ns;
+  ns.key_bytes = 16;
+  EventRing ring(8);
+  BlockKey key;
+  key.bytes[0] = 9;
+  ring.Add(CacheEventKind::kStored, 0, key, 3);
+  ring.Add(CacheEventKind::kTierChanged, 0, key, 3, CacheTier::kNvme);
+  ring.Add(CacheEventKind::kTierChanged, 0, key, 3, CacheTier::kHost);
+  ring.Add(CacheEventKind::kRemoved, 0, key, 3);
+  std::vector<CacheEvent> events;
+  ring.Read(1, 8, &events);
+  std::vector<std::pair<v1::EventKind, v1::Tier>> told;
+  for (const CacheEvent& event : events) {
+    v1::Event out;
+    FillEvent(event, ns, &out);
+    EXPECT_EQ(out.key(), std::string(1, 9) + std::string(15, 0));
+    EXPECT_EQ(out.depth(), 3u);
+    told.emplace_back(out.kind(), out.tier());
+  }
+  EXPECT_THAT(told, ElementsAre(std::pair(v1::EVENT_STORED, v1::TIER_HOST),
+                                std::pair(v1::EVENT_TIER_CHANGED, v1::TIER_NVME),
+                                std::pair(v1::EVENT_TIER_CHANGED, v1::TIER_HOST),
+                                std::pair(v1::EVENT_REMOVED, v1::TIER_UNSPECIFIED)));
 }
 
 TEST_F(CallsTest, AWatcherThatIsLeftBehindHears) {

@@ -18,11 +18,25 @@ v1::EventKind KindOf(CacheEventKind kind) {
       return v1::EVENT_REMOVED;
     case CacheEventKind::kCleared:
       return v1::EVENT_CLEARED;
+    case CacheEventKind::kTierChanged:
+      return v1::EVENT_TIER_CHANGED;
   }
   return v1::EVENT_UNSPECIFIED;
 }
 
+v1::Tier TierOf(CacheTier tier) { return tier == CacheTier::kNvme ? v1::TIER_NVME : v1::TIER_HOST; }
+
 }  // namespace
+
+void FillEvent(const CacheEvent& event, const NamespaceInfo& ns, v1::Event* out) {
+  out->set_sequence(event.sequence);
+  out->set_kind(KindOf(event.kind));
+  out->set_ns_id(ns.id.bytes.data(), ns.id.bytes.size());
+  if (event.kind == CacheEventKind::kCleared) return;
+  out->set_key(event.key.bytes.data(), ns.key_bytes);
+  out->set_depth(event.depth);
+  if (event.kind != CacheEventKind::kRemoved) out->set_tier(TierOf(event.tier));
+}
 
 // Waiting, writing, or ended. Only who changes the state under the mutex calls gRPC for it, after
 // letting the mutex go: gRPC may call back from within.
@@ -173,15 +187,7 @@ void Watchers::AddVisible(const std::vector<CacheEvent>& events, const Caller& c
   const std::vector<NamespaceInfo> spaces = store_->Namespaces();  // by handle
   for (const CacheEvent& event : events) {
     const NamespaceInfo& ns = spaces[event.ns];
-    if (ns.tenant != caller.tenant) continue;
-    v1::Event* const out = batch->add_events();
-    out->set_sequence(event.sequence);
-    out->set_kind(KindOf(event.kind));
-    out->set_ns_id(ns.id.bytes.data(), ns.id.bytes.size());
-    if (event.kind == CacheEventKind::kCleared) continue;
-    out->set_key(event.key.bytes.data(), ns.key_bytes);
-    out->set_depth(event.depth);
-    if (event.kind == CacheEventKind::kStored) out->set_tier(v1::TIER_HOST);
+    if (ns.tenant == caller.tenant) FillEvent(event, ns, batch->add_events());
   }
 }
 

@@ -22,6 +22,9 @@
 
 namespace kvarve {
 
+// The event as its watchers see it, in its namespace.
+void FillEvent(const CacheEvent& event, const NamespaceInfo& ns, v1::Event* out);
+
 class Watchers {
  public:
   static constexpr int64_t kLookNanos = 20'000'000;

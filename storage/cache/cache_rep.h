@@ -146,7 +146,7 @@ struct Cache::Rep {
   uint64_t SlotBytes(const NamespaceRecord& ns) const;
   uint32_t GroupOf(PoolId pool, uint64_t slot_bytes);
   // Adds an event of a live entry, unless its namespace was cleared.
-  void Tell(CacheEventKind kind, const IndexEntry& entry);
+  void Tell(CacheEventKind kind, const IndexEntry& entry, CacheTier tier = CacheTier::kHost);
 
   const Clock* clock;
   uint64_t incarnation;

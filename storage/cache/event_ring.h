@@ -16,9 +16,13 @@ namespace kvarve {
 
 enum class CacheEventKind : uint8_t {
   kStored,
-  kRemoved,
-  kCleared,  // the whole namespace; has no key
+  kRemoved,      // from every tier
+  kCleared,      // the whole namespace; has no key
+  kTierChanged,  // the fastest tier that holds it is another
 };
+
+// Where a block can be read fastest.
+enum class CacheTier : uint8_t { kHost = 1, kNvme = 2 };
 
 struct CacheEvent {
   uint64_t sequence = 0;  // from 1 on, without gaps
@@ -26,6 +30,7 @@ struct CacheEvent {
   uint32_t ns = 0;  // NamespaceHandle
   uint32_t depth = 0;
   CacheEventKind kind = CacheEventKind::kStored;
+  CacheTier tier = CacheTier::kHost;  // of kStored and kTierChanged: where it is now
 };
 
 class EventRing {
@@ -33,9 +38,10 @@ class EventRing {
   // 0: keeps nothing.
   explicit EventRing(size_t capacity) : events_(capacity) {}
 
-  void Add(CacheEventKind kind, uint32_t ns, const BlockKey& key, uint32_t depth) {
+  void Add(CacheEventKind kind, uint32_t ns, const BlockKey& key, uint32_t depth,
+           CacheTier tier = CacheTier::kHost) {
     if (events_.empty()) return;
-    events_[next_ % events_.size()] = {next_, key, ns, depth, kind};
+    events_[next_ % events_.size()] = {next_, key, ns, depth, kind, tier};
     ++next_;
   }
   // The number that the next event will have.

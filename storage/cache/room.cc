@@ -210,9 +210,9 @@ std::pair<uint64_t, uint64_t> Cache::Evict(uint64_t bytes, std::string_view tena
   return {blocks, freed};
 }
 
-void Cache::Rep::Tell(CacheEventKind kind, const IndexEntry& entry) {
+void Cache::Rep::Tell(CacheEventKind kind, const IndexEntry& entry, CacheTier tier) {
   const NamespaceHandle ns = handle_of_index[entry.ns];
-  if (ns != kNoHandle) events.Add(kind, ns, entry.key, entry.depth);
+  if (ns != kNoHandle) events.Add(kind, ns, entry.key, entry.depth, tier);
 }
 
 void Cache::Rep::Remove(EntryId id, bool tell) {
