@@ -146,9 +146,12 @@ absl::StatusOr<OpenNamespaceInfo> RemoteNode::Resolved(ClientNamespace ns, int64
       if (ns >= namespaces_.size()) {
         return absl::InvalidArgumentError(absl::StrCat("namespace ", ns, " is not this client's"));
       }
-      const Entry& entry = namespaces_[ns];
+      Entry& entry = namespaces_[ns];
       if (entry.resolved && entry.refusal.ok()) return entry.info;
-      if (entry.resolved) return entry.refusal;
+      // There may be room by now.
+      const bool again = attempt == 0 && absl::IsResourceExhausted(entry.refusal);
+      if (entry.resolved && !again) return entry.refusal;
+      entry.resolved = false;
     }
     KV_RETURN_IF_ERROR(Hello(deadline_nanos));
   }

@@ -84,7 +84,9 @@ constexpr Setting kSettings[] = {
     {"limits.sessions_per_uid", SettingType::kInt, "32", "64", "Most clients of one user at once.",
      1, 4096},
     {"limits.namespaces_per_tenant", SettingType::kInt, "1024", "1024",
-     "Most namespaces of one tenant.", 1, 4096},
+     "Most namespaces of one tenant. The least recently used one that is empty and that no client "
+     "has open gives way to a new one.",
+     1, 4096},
     {"limits.lease_total_bytes", SettingType::kBytes, "0", "8GiB",
      "Most bytes that all clients read in place at once; beyond it they get copies. 0: half of the "
      "capacity.",

@@ -112,6 +112,8 @@ absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemo
   cache.arena.available_bytes = HostAvailableBytes();
   cache.max_entries = static_cast<uint64_t>(config.Int("cache.max_entries"));
   cache.policy = config.Text("cache.policy");
+  cache.max_namespaces_per_tenant =
+      static_cast<uint32_t>(config.Int("limits.namespaces_per_tenant"));
   cache.lease_bytes_max = config.Bytes("limits.lease_total_bytes");
   return cache;
 }
@@ -135,8 +137,6 @@ absl::StatusOr<LocalServerOptions> LocalOptionsOf(const Config& config) {
   }
   local.max_sessions = static_cast<uint32_t>(config.Int("limits.sessions"));
   local.max_sessions_per_uid = static_cast<uint32_t>(config.Int("limits.sessions_per_uid"));
-  local.max_namespaces_per_tenant =
-      static_cast<uint32_t>(config.Int("limits.namespaces_per_tenant"));
   local.lease_bytes_per_process = config.Bytes("limits.lease_process_bytes");
   local.max_hold_nanos = config.DurationNanos("limits.hold");
   local.staging_bytes_per_session = config.Bytes("limits.staging_session_bytes");

@@ -46,13 +46,13 @@ TEST(DaemonOptionsTest, Defaults) {
   EXPECT_EQ(options->local.default_tenant, local.default_tenant);
   EXPECT_EQ(options->local.max_sessions, local.max_sessions);
   EXPECT_EQ(options->local.max_sessions_per_uid, local.max_sessions_per_uid);
-  EXPECT_EQ(options->local.max_namespaces_per_tenant, local.max_namespaces_per_tenant);
   EXPECT_EQ(options->local.max_hold_nanos, local.max_hold_nanos);
   EXPECT_EQ(options->local.staging_bytes_per_session, local.staging_bytes_per_session);
   EXPECT_EQ(options->local.staging_bytes_per_process, local.staging_bytes_per_process);
   EXPECT_EQ(options->local.staging_bytes_total, local.staging_bytes_total);
   EXPECT_EQ(options->local.slow_request_nanos, local.slow_request_nanos);
   EXPECT_EQ(options->cache.max_entries, CacheOptions().max_entries);
+  EXPECT_EQ(options->cache.max_namespaces_per_tenant, CacheOptions().max_namespaces_per_tenant);
   EXPECT_EQ(options->cache.arena.chunk_bytes, ArenaOptions().chunk_bytes);
 }
 
@@ -122,7 +122,6 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_EQ(local.default_quota, options->cache.default_quota);
   EXPECT_EQ(local.max_sessions, 9u);
   EXPECT_EQ(local.max_sessions_per_uid, 8u);
-  EXPECT_EQ(local.max_namespaces_per_tenant, 7u);
   EXPECT_EQ(local.lease_bytes_per_process, 5u << 20);
   EXPECT_EQ(local.max_hold_nanos, 4'000'000'000);
   EXPECT_EQ(local.staging_bytes_per_session, 3u << 20);
@@ -134,6 +133,7 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_FALSE(options->cache.arena.hugetlb);
   EXPECT_FALSE(options->cache.arena.prefault);
   EXPECT_EQ(options->cache.max_entries, 5000u);
+  EXPECT_EQ(options->cache.max_namespaces_per_tenant, 7u);
   EXPECT_EQ(options->cache.lease_bytes_max, 6u << 20);
   EXPECT_EQ(options->log_level, LogLevel::kError);
   EXPECT_EQ(options->log_format, LogFormat::kJson);

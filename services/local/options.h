@@ -56,9 +56,8 @@ struct LocalServerOptions {
   std::vector<TenantRule> tenants;
   std::string default_tenant = "default";
   std::set<std::string> more_tenants;  // that callers of other planes have
-  uint32_t max_namespaces_per_tenant = 1024;
-  TenantQuotas quotas;        // of connections; the rest is the cache's
-  TenantQuota default_quota;  // of tenants that are not named there
+  TenantQuotas quotas;                 // of connections; the rest is the cache's
+  TenantQuota default_quota;           // of tenants that are not named there
 
   AdminHandler admin;             // null: ADMIN answers Unimplemented
   std::vector<uid_t> admin_uids;  // besides the own uid and root

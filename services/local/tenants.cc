@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -114,7 +115,6 @@ absl::StatusOr<std::unique_ptr<Tenants>> Tenants::Create(const LocalServerOption
   std::unique_ptr<Tenants> tenants(new Tenants());
   tenants->rules_ = options.tenants;
   tenants->default_tenant_ = options.default_tenant;
-  tenants->max_namespaces_ = options.max_namespaces_per_tenant;
   if (options.tenants.size() + options.more_tenants.size() >= kMaxTenants) {
     return absl::InvalidArgumentError(absl::StrCat("more than ", kMaxTenants, " tenant rules"));
   }
@@ -159,7 +159,7 @@ const std::string& Tenants::TenantOf(uid_t uid, gid_t gid, const std::vector<gid
 
 absl::StatusOr<NamespaceDescriptor> Tenants::Complete(const std::string& tenant,
                                                       NamespaceDescriptor descriptor,
-                                                      const NamespaceDigest& digest) {
+                                                      const NamespaceDigest& digest) const {
   if (!descriptor.tenant.empty() || !descriptor.tenant_salt.empty()) {
     return absl::InvalidArgumentError("tenant and tenant_salt are written by the daemon only");
   }
@@ -176,18 +176,6 @@ absl::StatusOr<NamespaceDescriptor> Tenants::Complete(const std::string& tenant,
   descriptor.tenant = tenant;
   descriptor.tenant_salt = salt->second;
   KV_RETURN_IF_ERROR(ValidateDescriptor(descriptor));
-  const NamespaceId id = IdOf(DigestOf(descriptor));
-  MutexLock lock(&mutex_);
-  std::set<NamespaceId>& open = namespaces_[tenant];
-  if (!open.contains(id)) {
-    if (open.size() >= max_namespaces_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("this tenant has ", max_namespaces_,
-                       " namespaces open; no more are opened before a restart "
-                       "(limits.namespaces_per_tenant)"));
-    }
-    open.insert(id);
-  }
   return descriptor;
 }
 

@@ -11,7 +11,6 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -19,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "client/identity/identity.h"
 #include "services/local/options.h"
-#include "storage/base/mutex.h"
 #include "storage/block/namespace.h"
 
 namespace kvarve {
@@ -38,22 +36,18 @@ class Tenants {
 
   // The complete descriptor of a client's part: tenant and salt written in. InvalidArgument: the
   // client wrote them itself. FailedPrecondition: `digest` is not ours of the client's part: the
-  // two sides encode differently. ResourceExhausted: the tenant has too many namespaces.
+  // two sides encode differently.
   // NotFound: a tenant that is not configured (it has no salt).
   absl::StatusOr<NamespaceDescriptor> Complete(const std::string& tenant,
                                                NamespaceDescriptor descriptor,
-                                               const NamespaceDigest& digest);
+                                               const NamespaceDigest& digest) const;
 
  private:
   Tenants() = default;
 
   std::vector<TenantRule> rules_;
   std::string default_tenant_;
-  uint32_t max_namespaces_ = 0;
   std::map<std::string, std::string> salts_;  // every tenant of the options
-
-  Mutex mutex_;
-  std::map<std::string, std::set<NamespaceId>> namespaces_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvarve

@@ -35,17 +35,8 @@ class CacheBlockStore final : public BlockStore {
                         options_.complete(tenant, descriptor, digest));
     return cache_->OpenNamespace(complete);
   }
-  // Namespaces are never closed, and their handles stay: what was found once needs no second walk.
   absl::StatusOr<NamespaceInfo> FindNamespace(const NamespaceId& id) override {
-    MutexLock lock(&mutex_);
-    auto found = known_.find(id);
-    if (found == known_.end()) {
-      for (NamespaceInfo& info : cache_->Namespaces()) known_.emplace(info.id, std::move(info));
-      found = known_.find(id);
-    }
-    if (found == known_.end())
-      return absl::NotFoundError("no client has opened this namespace here");
-    return found->second;
+    return cache_->FindNamespace(id);
   }
   std::vector<NamespaceInfo> Namespaces() const override { return cache_->Namespaces(); }
 
@@ -184,8 +175,7 @@ class CacheBlockStore final : public BlockStore {
   const BlockStoreOptions options_;
   const std::shared_ptr<Reading> reading_;
   Mutex mutex_;
-  std::map<NamespaceId, NamespaceInfo> known_ ABSL_GUARDED_BY(mutex_);  // at most kMaxNamespaces
-  std::map<std::string, TenantPins> pins_ ABSL_GUARDED_BY(mutex_);      // by tenant
+  std::map<std::string, TenantPins> pins_ ABSL_GUARDED_BY(mutex_);  // by tenant
 };
 
 }  // namespace

@@ -46,7 +46,8 @@ class BlockStore {
   virtual absl::StatusOr<NamespaceInfo> OpenNamespace(const std::string& tenant,
                                                       const NamespaceDescriptor& descriptor,
                                                       const NamespaceDigest& digest) = 0;
-  // NotFound: nobody opened it on this node.
+  // NotFound: nobody opened it on this node, or it was empty and was forgotten. A call keeps the
+  // info until it ends, so that its handle stays valid.
   virtual absl::StatusOr<NamespaceInfo> FindNamespace(const NamespaceId& id) = 0;
   virtual std::vector<NamespaceInfo> Namespaces() const = 0;
 

@@ -183,11 +183,8 @@ absl::StatusOr<uint64_t> Watchers::Fill(const Caller& caller, uint64_t from,
 
 void Watchers::AddVisible(const std::vector<CacheEvent>& events, const Caller& caller,
                           v1::EventBatch* batch) {
-  if (events.empty()) return;
-  const std::vector<NamespaceInfo> spaces = store_->Namespaces();  // by handle
   for (const CacheEvent& event : events) {
-    const NamespaceInfo& ns = spaces[event.ns];
-    if (ns.tenant == caller.tenant) FillEvent(event, ns, batch->add_events());
+    if (event.ns->tenant == caller.tenant) FillEvent(event, *event.ns, batch->add_events());
   }
 }
 

@@ -48,8 +48,8 @@ class Watchers {
   void Remove(const std::shared_ptr<Reactor>& reactor);
   // Fills `batch` with what `caller` may see from `from` on; returns where to go on.
   absl::StatusOr<uint64_t> Fill(const Caller& caller, uint64_t from, v1::EventBatch* batch);
-  void AddVisible(const std::vector<CacheEvent>& events, const Caller& caller,
-                  v1::EventBatch* batch);
+  static void AddVisible(const std::vector<CacheEvent>& events, const Caller& caller,
+                         v1::EventBatch* batch);
 
   BlockStore* const store_;
   Mutex mutex_;

@@ -29,6 +29,7 @@ Cache::Rep::Rep(const CacheOptions& options)
       incarnation(RandomWord()),
       index(
           std::make_unique<Index>(options.seed ? options.seed : RandomWord(), options.max_entries)),
+      max_namespaces_per_tenant(options.max_namespaces_per_tenant),
       quotas(options.quotas),
       default_quota(options.default_quota),
       ingest(options.ingest_bytes_per_second),
@@ -38,22 +39,10 @@ Cache::Rep::Rep(const CacheOptions& options)
       capacity_bytes(options.arena.capacity_bytes),
       chunk_bytes(std::min(options.arena.chunk_bytes, options.arena.capacity_bytes)),
       events(options.event_window),
-      handle_of_index(kMaxNamespaces, kNoHandle) {
+      handle_of_index(kMaxNamespaces, kNoHandle),
+      blocks_of_index(kMaxNamespaces) {
   for (uint32_t i = kMaxNamespaces; i-- > 0;)
     free_indices.push_back(static_cast<NamespaceIndex>(i));
-}
-
-NamespaceRecord& Cache::Rep::Record(NamespaceHandle handle) {
-  KV_CHECK(handle < namespaces.size());
-  return namespaces[handle];
-}
-
-uint64_t Cache::Rep::SlotBytes(const NamespaceRecord& ns) const {
-  return (ns.info.block_bytes + kSlotUnitBytes - 1) / kSlotUnitBytes * kSlotUnitBytes;
-}
-
-uint32_t Cache::Rep::GroupOf(PoolId pool, uint64_t slot_bytes) {
-  return groups.try_emplace({pool, slot_bytes}, static_cast<uint32_t>(groups.size())).first->second;
 }
 
 Cache::Cache(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
@@ -77,51 +66,6 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const CacheOptions& options
 }
 
 uint64_t Cache::incarnation() const { return rep_->incarnation; }
-
-absl::StatusOr<NamespaceInfo> Cache::OpenNamespace(const NamespaceDescriptor& descriptor) {
-  KV_RETURN_IF_ERROR(ValidateDescriptor(descriptor));
-  NamespaceInfo info;
-  info.digest = DigestOf(descriptor);
-  info.id = IdOf(info.digest);
-  info.block_bytes = descriptor.block_bytes;
-  info.key_bytes = descriptor.key_bytes;
-  info.tenant = descriptor.tenant;
-  info.model = descriptor.model;
-  MutexLock lock(&rep_->mutex);
-  Rep& r = *rep_;
-  if (auto it = r.handle_of.find(info.id); it != r.handle_of.end()) {
-    const NamespaceInfo& known = r.namespaces[it->second].info;
-    if (known.digest == info.digest) return known;
-    return absl::AlreadyExistsError(
-        "another namespace has the same first 16 bytes of its digest: change the salt");
-  }
-  if (r.free_indices.empty()) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("%d namespaces are open, the most there can be", kMaxNamespaces));
-  }
-  if (auto it = r.pools.find(info.tenant); it != r.pools.end()) {
-    info.pool = it->second;
-  } else {
-    info.pool = r.AddTenant(info.tenant);
-  }
-  info.handle = static_cast<NamespaceHandle>(r.namespaces.size());
-  NamespaceRecord record;
-  record.info = info;
-  record.index = r.free_indices.back();
-  r.free_indices.pop_back();
-  r.handle_of_index[record.index] = info.handle;
-  r.namespaces.push_back(record);
-  r.namespaces.back().group = r.GroupOf(info.pool, r.SlotBytes(record));
-  r.handle_of.emplace(info.id, info.handle);
-  return info;
-}
-
-std::vector<NamespaceInfo> Cache::Namespaces() const {
-  MutexLock lock(&rep_->mutex);
-  std::vector<NamespaceInfo> infos;
-  for (const NamespaceRecord& record : rep_->namespaces) infos.push_back(record.info);
-  return infos;
-}
 
 size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys) {
   KV_CHECK(keys.size() <= kMaxKeysPerCall);
@@ -168,6 +112,7 @@ uint64_t Cache::Invalidate(NamespaceHandle ns) {
   NamespaceIndex old = 0;
   uint64_t removed = 0;
   EntryId end = 0;
+  std::shared_ptr<const void> open;  // not forgotten before the old entries are gone
   const auto remove_slice = [&](EntryId begin, EntryId slice_end) {
     r.index->ForEachRange(begin, slice_end, old, [&](EntryId id) {
       r.Remove(id, /*tell=*/false);
@@ -176,10 +121,12 @@ uint64_t Cache::Invalidate(NamespaceHandle ns) {
   };
   {
     MutexLock lock(&r.mutex);
+    if (r.FindRecord(ns) == nullptr) return 0;
     NamespaceRecord& record = r.Record(ns);
+    open = record.info.open;
     old = record.index;
     ++record.epoch;
-    r.events.Add(CacheEventKind::kCleared, ns, BlockKey{}, 0);
+    r.events.Add(CacheEventKind::kCleared, record.name, BlockKey{}, 0);
     end = r.index->capacity_ids();
     if (r.free_indices
             .empty()) {  // no second index to go on with: empty this one while nobody looks
@@ -310,7 +257,7 @@ CacheStats Cache::Stats() const {
   stats.arena = rep_->arena->Stats();
   stats.index = rep_->index->Stats();
   stats.policy_bytes = rep_->policy->MemoryBytes();
-  stats.namespaces = rep_->namespaces.size();
+  stats.namespaces = rep_->handle_of.size();
   stats.leases = rep_->leases.size();
   stats.leased_bytes = rep_->leased_bytes;
   stats.quarantined_bytes = rep_->quarantined_bytes;
@@ -348,6 +295,7 @@ absl::Status Cache::CheckInvariants() const {
   }
   if (lease_bytes != r.leased_bytes) return Differs("leased bytes", lease_bytes, r.leased_bytes);
   uint64_t live = 0, doomed = 0;
+  std::vector<uint32_t> blocks(kMaxNamespaces);
   for (EntryId id = 0; id < r.index->capacity_ids(); ++id) {
     const IndexEntry& entry = r.index->Get(id);
     if (!entry.used) continue;
@@ -359,11 +307,17 @@ absl::Status Cache::CheckInvariants() const {
     if (r.reserved_slots == 0 && entry.leases != holds[id])
       return Differs("leases at rest", entry.leases, holds[id]);
     if (entry.live && entry.parent != kNoEntry) ++children[entry.parent];
+    if (entry.live) ++blocks[entry.ns];
   }
   for (const auto& [parent, count] : children) {
     const IndexEntry& entry = r.index->Get(parent);
     if (entry.used && entry.live && entry.children > count)
       return Differs("children", entry.children, count);
+  }
+  for (NamespaceIndex ns = 0; ns < kMaxNamespaces; ++ns) {
+    if (blocks[ns] != r.blocks_of_index[ns]) {
+      return Differs("blocks of a namespace", blocks[ns], r.blocks_of_index[ns]);
+    }
   }
   uint64_t slots = 0, leased = 0, tenant_bytes = 0;
   for (PoolId pool = 0; pool < r.tenants.size(); ++pool) {

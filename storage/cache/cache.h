@@ -44,13 +44,16 @@ struct CacheOptions {
   uint64_t lease_bytes_max = 0;  // leased and quarantined, all accounts; 0: half of the capacity
   TenantQuotas quotas;           // of tenants by name
   TenantQuota default_quota;     // of each other tenant
+  uint32_t max_namespaces_per_tenant = 1024;
   uint64_t ingest_bytes_per_second = TokenBucket::kUnlimited;  // of all tenants
   uint64_t seed = 0;                                           // of the index's hash; 0: random
   size_t event_window = 0;                                     // events kept for Events()
   const Clock* clock = nullptr;                                // null: the system's
 };
 
-// An open namespace, by value. `handle` is dense and stays the same over Invalidate.
+// An open namespace, by value. `handle` stays the same over Invalidate, and is valid while a copy
+// of `open` lives: an empty namespace that nobody has open is forgotten when another one needs its
+// place.
 using NamespaceHandle = uint32_t;
 struct NamespaceInfo {
   NamespaceHandle handle = 0;
@@ -61,6 +64,7 @@ struct NamespaceInfo {
   PoolId pool = 0;
   std::string tenant;
   std::string model;
+  std::shared_ptr<const void> open;
 };
 
 // Whose leases these are: one a session of the plane, with its process as the parent. The plane
@@ -169,8 +173,12 @@ class Cache {
 
   // Opens (or finds) the namespace of a complete descriptor (tenant and salt written by the
   // server). InvalidArgument: a bad descriptor. AlreadyExists: same ns_id, other digest.
-  // ResourceExhausted: too many.
+  // ResourceExhausted: the tenant or the node has as many as there may be, and each has blocks or
+  // is open; else the one of them that was used least recently is forgotten.
   absl::StatusOr<NamespaceInfo> OpenNamespace(const NamespaceDescriptor& descriptor);
+  // NotFound: nobody opened it, or it was forgotten.
+  absl::StatusOr<NamespaceInfo> FindNamespace(const NamespaceId& id);
+  // Without `open`: as they are now.
   std::vector<NamespaceInfo> Namespaces() const;
 
   // Hit length: how many leading keys are published. Touches and pins nothing.
@@ -199,7 +207,7 @@ class Cache {
   size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id);
 
   // Empties the namespace at once (lookups miss when it returns; puts that began before publish
-  // nothing). Returns the blocks removed.
+  // nothing). Returns the blocks removed: 0 too when the namespace was forgotten meanwhile.
   uint64_t Invalidate(NamespaceHandle ns);
   uint64_t InvalidateKeys(NamespaceHandle ns, std::span<const BlockKey> keys);
 

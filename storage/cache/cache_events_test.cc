@@ -89,13 +89,13 @@ TEST_F(CacheEventsTest, ReplayedEventsAreTheContents) {
       std::memcpy(&number, event.key.bytes.data(), sizeof(number));
       switch (event.kind) {
         case CacheEventKind::kStored:
-          EXPECT_TRUE(told.emplace(event.ns, number).second);
+          EXPECT_TRUE(told.emplace(event.ns->handle, number).second);
           break;
         case CacheEventKind::kRemoved:
-          EXPECT_EQ(told.erase({event.ns, number}), 1u);
+          EXPECT_EQ(told.erase({event.ns->handle, number}), 1u);
           break;
         case CacheEventKind::kCleared:
-          std::erase_if(told, [&](const auto& block) { return block.first == event.ns; });
+          std::erase_if(told, [&](const auto& block) { return block.first == event.ns->handle; });
           break;
         case CacheEventKind::kTierChanged:
           FAIL() << "there is one tier";

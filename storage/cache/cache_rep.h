@@ -48,16 +48,19 @@ class TouchTable {
 };
 
 struct NamespaceRecord {
-  NamespaceInfo info;
-  NamespaceIndex index = 0;  // the entries' namespace; a new one after Invalidate
-  uint32_t epoch = 0;        // counts invalidations
-  uint32_t group = 0;        // the policy's
+  NamespaceInfo info;  // its `open` is the only one when nobody has the namespace open
+  std::shared_ptr<const NamespaceInfo> name;  // what events say; outlives the record in them
+  NamespaceIndex index = 0;                   // the entries' namespace; a new one after Invalidate
+  uint32_t epoch = 0;                         // counts invalidations
+  uint32_t group = 0;                         // the policy's
+  uint64_t used = 0;  // when, in uses of any namespace; 0: the record is free
 };
 
 // What the cache knows of a tenant, by the number of its pool.
 struct TenantState {
   std::string name;
   TenantQuota quota;
+  uint64_t namespaces = 0;
   uint64_t slots = 0;  // in use: entries, doomed ones, and puts in progress
   uint64_t share_bytes = 0;
   uint64_t share_entries = 0;
@@ -142,9 +145,26 @@ struct Cache::Rep {
                      std::span<EntryId> ids) const;
   void TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids, uint64_t request_id);
 
-  NamespaceRecord& Record(NamespaceHandle handle);
+  // ---- namespaces.cc
+  NamespaceRecord& Record(NamespaceHandle handle) {
+    NamespaceRecord* const record = FindRecord(handle);
+    KV_CHECK(record != nullptr);
+    record->used = ++namespace_uses;
+    return *record;
+  }
+  // Null: forgotten.
+  NamespaceRecord* FindRecord(NamespaceHandle handle) {
+    const uint32_t place = handle % kMaxNamespaces;
+    if (place >= namespaces.size()) return nullptr;
+    NamespaceRecord& record = namespaces[place];
+    return record.used != 0 && record.info.handle == handle ? &record : nullptr;
+  }
+  // Makes a place for one more, by forgetting if it must.
+  absl::Status RoomForNamespace(const std::string& tenant);
+  // Forgets the least recently used namespace (of `pool`) that is empty and not open. False: none.
+  bool ForgetNamespace(std::optional<PoolId> pool);
+  NamespaceRecord& AddNamespace(NamespaceInfo info);
   uint64_t SlotBytes(const NamespaceRecord& ns) const;
-  uint32_t GroupOf(PoolId pool, uint64_t slot_bytes);
   // Adds an event of a live entry, unless its namespace was cleared.
   void Tell(CacheEventKind kind, const IndexEntry& entry, CacheTier tier = CacheTier::kHost);
 
@@ -155,7 +175,11 @@ struct Cache::Rep {
   std::unique_ptr<Index> index;
   std::unique_ptr<EvictionPolicy> policy;
 
+  // By handle modulo kMaxNamespaces; the rest of a handle counts how often its place was used.
   std::vector<NamespaceRecord> namespaces;
+  std::vector<NamespaceHandle> free_handles;  // of places that were used before
+  uint64_t namespace_uses = 0;
+  uint32_t max_namespaces_per_tenant;
   std::map<NamespaceId, NamespaceHandle> handle_of;
   std::vector<NamespaceIndex> free_indices;
   std::map<std::string, PoolId> pools;  // by tenant
@@ -166,8 +190,12 @@ struct Cache::Rep {
   SharedRate ingest;
   uint64_t slots_used = 0;  // of all tenants
   uint64_t max_entries = 0;
-  std::map<std::pair<PoolId, uint64_t>, uint32_t>
-      groups;  // (pool, slot bytes) -> the policy's group
+  struct Group {
+    uint32_t number = 0;      // the policy's
+    uint32_t namespaces = 0;  // without any, the number is free
+  };
+  std::map<std::pair<PoolId, uint64_t>, Group> groups;  // by pool and slot bytes
+  std::vector<uint32_t> free_groups;
 
   absl::flat_hash_map<LeaseId, Lease> leases;
   absl::flat_hash_map<LeaseAccount*, absl::flat_hash_set<LeaseId>> leases_of;
@@ -188,7 +216,8 @@ struct Cache::Rep {
   // By NamespaceIndex; kNoHandle: not in use, or cleared and being emptied.
   static constexpr NamespaceHandle kNoHandle = UINT32_MAX;
   std::vector<NamespaceHandle> handle_of_index;
-  CacheStats counters;  // only the counter fields
+  std::vector<uint32_t> blocks_of_index;  // live ones
+  CacheStats counters;                    // only the counter fields
 };
 
 }  // namespace kvarve

@@ -8,11 +8,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "storage/block/block_key.h"
 
 namespace kvarve {
+
+struct NamespaceInfo;
 
 enum class CacheEventKind : uint8_t {
   kStored,
@@ -27,7 +30,7 @@ enum class CacheTier : uint8_t { kHost = 1, kNvme = 2 };
 struct CacheEvent {
   uint64_t sequence = 0;  // from 1 on, without gaps
   BlockKey key;
-  uint32_t ns = 0;  // NamespaceHandle
+  std::shared_ptr<const NamespaceInfo> ns;  // which may be forgotten since
   uint32_t depth = 0;
   CacheEventKind kind = CacheEventKind::kStored;
   CacheTier tier = CacheTier::kHost;  // of kStored and kTierChanged: where it is now
@@ -38,8 +41,8 @@ class EventRing {
   // 0: keeps nothing.
   explicit EventRing(size_t capacity) : events_(capacity) {}
 
-  void Add(CacheEventKind kind, uint32_t ns, const BlockKey& key, uint32_t depth,
-           CacheTier tier = CacheTier::kHost) {
+  void Add(CacheEventKind kind, const std::shared_ptr<const NamespaceInfo>& ns, const BlockKey& key,
+           uint32_t depth, CacheTier tier = CacheTier::kHost) {
     if (events_.empty()) return;
     events_[next_ % events_.size()] = {next_, key, ns, depth, kind, tier};
     ++next_;

@@ -47,7 +47,8 @@ class PutCall {
   absl::Status Run() {
     {
       MutexLock lock(&r_.mutex);
-      ns_ = r_.Record(request_.ns);  // a snapshot: sizes never change, epoch tells an invalidation
+      // A snapshot: sizes never change, epoch tells an invalidation; and it is open meanwhile.
+      ns_ = r_.Record(request_.ns);
       if (request_.parent) MoveGuard(r_.index->Find(ns_.index, *request_.parent));
     }
     const size_t group =
@@ -180,6 +181,7 @@ class PutCall {
     const uint32_t depth = request_.first_depth + static_cast<uint32_t>(i);
     auto id = r_.index->Insert(ns_.index, request_.keys[i], parent, depth, slot.packed, checksum);
     if (!id.ok()) return false;  // the index is full
+    ++r_.blocks_of_index[ns_.index];
     r_.arena->SetOwner(slot, *id);
     const IndexEntry& entry = r_.index->Get(*id);
     r_.policy->OnInsert(*id, {depth, ns_.info.block_bytes, request_.recompute_us, ns_.group},
@@ -211,7 +213,7 @@ class PutCall {
     if (old != kNoEntry) r_.UnleaseEntry(old);
   }
 
-  bool Current() const { return r_.namespaces[request_.ns].epoch == ns_.epoch; }
+  bool Current() { return r_.Record(request_.ns).epoch == ns_.epoch; }
 
   Cache::Rep& r_;
   const PutRequest& request_;

@@ -93,8 +93,8 @@ EntryId Cache::Rep::OldestVictim(PoolId pool, uint32_t except_group) {
   EntryId oldest = kNoEntry;
   for (auto it = groups.lower_bound({pool, 0}); it != groups.end() && it->first.first == pool;
        ++it) {
-    if (it->second == except_group) continue;
-    const EntryId victim = VictimOf(it->second);
+    if (it->second.number == except_group) continue;
+    const EntryId victim = VictimOf(it->second.number);
     if (victim == kNoEntry) continue;
     if (oldest == kNoEntry || policy->LastTouch(victim) < policy->LastTouch(oldest))
       oldest = victim;
@@ -199,7 +199,7 @@ std::pair<uint64_t, uint64_t> Cache::Evict(uint64_t bytes, std::string_view tena
         more = victim != kNoEntry;
         if (!more) break;
         const auto ns = rep_->handle_of_index[rep_->index->Get(victim).ns];
-        freed += ns == Rep::kNoHandle ? kSlotUnitBytes : rep_->SlotBytes(rep_->Record(ns));
+        freed += ns == Rep::kNoHandle ? kSlotUnitBytes : rep_->SlotBytes(*rep_->FindRecord(ns));
         rep_->Remove(victim);
         ++rep_->counters.evicted_blocks;
         ++rep_->tenants[pool.second].counted.evicted_blocks;
@@ -212,12 +212,13 @@ std::pair<uint64_t, uint64_t> Cache::Evict(uint64_t bytes, std::string_view tena
 
 void Cache::Rep::Tell(CacheEventKind kind, const IndexEntry& entry, CacheTier tier) {
   const NamespaceHandle ns = handle_of_index[entry.ns];
-  if (ns != kNoHandle) events.Add(kind, ns, entry.key, entry.depth, tier);
+  if (ns != kNoHandle) events.Add(kind, FindRecord(ns)->name, entry.key, entry.depth, tier);
 }
 
 void Cache::Rep::Remove(EntryId id, bool tell) {
   const IndexEntry& entry = index->Get(id);
   if (tell) Tell(CacheEventKind::kRemoved, entry);
+  --blocks_of_index[entry.ns];
   const SlotRef slot{entry.slot};
   const bool leased = entry.leases > 0;
   policy->OnRemove(id);

@@ -124,6 +124,27 @@ TEST_F(RemoteClientTest, LongChainsTakeSeveralRuns) {
   EXPECT_EQ(client->Lookup(ns, more)->hit_blocks, keys.size());
 }
 
+// A node that may have one namespace forgets the empty ones of clients that come and go; a client
+// whose namespace it forgot opens it again and sees nothing of it.
+TEST_F(RemoteClientTest, NamespacesThatTheNodeForgetsAreOpenedAgain) {
+  cache_options_.max_namespaces_per_tenant = 1;
+  Start();
+  const auto a = Connect(), b = Connect();
+  const ClientNamespace of_a = *a->OpenNamespace(TestDescriptor(4096));
+  const ClientNamespace of_b = *b->OpenNamespace(TestDescriptor(8192));
+  const std::vector<BlockKey> keys = KeyChain(1, 3);
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(a->Lookup(of_a, keys)->hit_blocks, 0u);
+    EXPECT_THAT(Put(*b, of_b, keys, 8192), Each(PutOutcome::kStored));
+    // With blocks in it, it stays, and there is no place for another.
+    EXPECT_EQ(a->Lookup(of_a, keys).status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(Get(*b, of_b, keys, 8192), 3u);
+    EXPECT_EQ(*b->Invalidate(of_b), 3u);
+  }
+  EXPECT_THAT(Put(*a, of_a, keys, 4096), Each(PutOutcome::kStored));
+  EXPECT_EQ(Get(*a, of_a, keys, 4096), 3u);
+}
+
 // As the connector does it: one process keeps, another loads.
 TEST_F(RemoteClientTest, PortsOfAnEngine) {
   Start();
