@@ -55,6 +55,10 @@ absl::Status CheckTensor(const PagedTensor& tensor, uint64_t row_bytes, const Kv
 }  // namespace
 
 absl::Status ValidateView(const KvView& view) {
+  if (view.packing == RowPacking::kXPacked)
+    return absl::InvalidArgumentError("x-packed rows: a row must be contiguous");
+  if (view.packing == RowPacking::kBlockedScales)
+    return absl::InvalidArgumentError("blocked scales: a row must carry its own");
   if (view.layers.empty()) return absl::InvalidArgumentError("a KV view without layers");
   if (view.pages <= 0) return absl::InvalidArgumentError("a KV view without pages");
   if (view.page_tokens == 0)

@@ -33,6 +33,13 @@ struct LayerView {
   PagedTensor v;  // base null when v_dim is 0
 };
 
+// Formats that strides cannot say; ValidateView refuses them by name.
+enum class RowPacking {
+  kRows,          // a row is contiguous
+  kXPacked,       // a row is cut into pieces of 16 bytes, the tokens of a page between them
+  kBlockedScales  // a page's scales lie behind all of its rows
+};
+
 struct KvView {
   std::vector<LayerView> layers;
   int64_t pages = 0;         // ids 0 .. pages - 1
@@ -41,6 +48,7 @@ struct KvView {
   uint32_t k_dim = 0;  // elements a row
   uint32_t v_dim = 0;  // 0 for MLA
   uint32_t element_bytes = 0;
+  RowPacking packing = RowPacking::kRows;
 
   uint64_t KRowBytes() const { return uint64_t{k_dim} * element_bytes; }
   uint64_t VRowBytes() const { return uint64_t{v_dim} * element_bytes; }

@@ -52,7 +52,7 @@ DOORS = {
     "openssl/": (BLOCK, "client/identity", "services/auth", "services/local", "services/config", "services/rpc"),
     "rocksdb/": ("storage/catalogue",),
     "liburing": ("storage/io",),
-    "cuda": ("gpu/device",),
+    "cuda": ("gpu/device", "gpu/kernels"),
     "nlohmann/": ("services/kvarved", "client/cli", "client/identity"),
     "gtest/": ("services/local/testing",),
     "gmock/": ("services/local/testing",),

@@ -1,0 +1,457 @@
+#include "gpu/kernels/kernels_testing.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "gpu/kernels/packers_oracle_testing.h"
+
+namespace kvarve::testing {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr size_t kSlack = 64;  // before and behind what is moved; must stay as it is
+
+void Fill(std::span<std::byte> bytes, SeededRandom* random) {
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random->Next());
+}
+
+uint64_t AddressOf(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+std::byte* RowOf(const MoveTensor& t, int64_t page, uint32_t head, uint32_t token) {
+  return reinterpret_cast<std::byte*>(t.base) + page * t.page_stride + head * t.head_stride +
+         token * t.token_stride;
+}
+
+// The naive statement of where each row lies; calls visit(row in a page, offset in the block,
+// tensor).
+template <typename Visit>
+void EachRow(const PagedMemory& memory, std::span<const int64_t> ids, uint32_t begin, uint32_t end,
+             const std::vector<MoveTensor>& tensors, Visit visit) {
+  int64_t at = 0;
+  for (uint32_t i = 0; i < tensors.size(); ++i) {
+    for (uint32_t head = 0; head < memory.view.kv_heads; ++head) {
+      for (uint32_t token = 0; token < memory.block.tokens; ++token, at += tensors[i].row_bytes) {
+        const int64_t id = ids[token / memory.view.page_tokens];
+        if (token < begin || token >= end || id < 0) continue;
+        visit(RowOf(tensors[i], id, head, token % memory.view.page_tokens), at, i, head);
+      }
+    }
+  }
+}
+
+// Random distinct pages; about one in six is no page.
+std::vector<int64_t> RandomIds(const PagedMemory& memory, size_t count, SeededRandom* random) {
+  std::vector<int64_t> ids(memory.view.pages);
+  std::iota(ids.begin(), ids.end(), 0);
+  for (size_t i = ids.size(); i > 1; --i) std::swap(ids[i - 1], ids[random->Below(i)]);
+  ids.resize(count);
+  for (int64_t& id : ids) id = random->OneIn(6) ? -1 : id;
+  return ids;
+}
+
+// Two blocks in one buffer, at an offset that allows accesses of `align` bytes.
+struct Blocks {
+  Blocks(uint64_t block_bytes, uint32_t align, SeededRandom* random)
+      : stride((block_bytes + 15) / 16 * 16 + 16), memory(2 * stride + 2 * kSlack) {
+    Fill(memory, random);
+    first = kSlack + align % 16;
+    for (int i = 0; i < 2; ++i) addresses.push_back(AddressOf(memory.data()) + first + i * stride);
+  }
+  std::byte* Of(Bytes& bytes, int i) const { return bytes.data() + first + i * stride; }
+  size_t stride, first = 0;
+  Bytes memory;
+  std::vector<uint64_t> addresses;
+};
+
+struct MoveCase {
+  MoveCase(const KernelCase& which, PagedMemory* paged, SeededRandom* random, uint64_t block_bytes,
+           std::vector<MoveTensor> its_tensors, uint32_t align)
+      : memory(*paged),
+        tensors(std::move(its_tensors)),
+        per_block(paged->block.tokens / paged->view.page_tokens),
+        ids(RandomIds(*paged, 2 * per_block, random)),
+        blocks(block_bytes, align, random) {
+    begin = random->Below(memory.block.tokens);
+    end = begin + 1 + random->Below(memory.block.tokens - begin);
+    if (random->OneIn(2)) begin = 0, end = memory.block.tokens;
+    request.page_ids = ids;
+    request.blocks = blocks.addresses;
+    request.token_begin = begin, request.token_end = end;
+    request.tensors_at = AddressOf(tensors.data());
+    request.page_ids_at = AddressOf(ids.data());
+    request.blocks_at = AddressOf(blocks.addresses.data());
+  }
+  std::span<const int64_t> IdsOf(int block) const {
+    return std::span(ids).subspan(block * per_block, per_block);
+  }
+  PagedMemory& memory;
+  std::vector<MoveTensor> tensors;
+  size_t per_block;
+  std::vector<int64_t> ids;
+  Blocks blocks;
+  uint32_t begin, end;
+  MoveRequest request;
+};
+
+void Launched(const absl::StatusOr<Launch>& launch, uint32_t kernel, const RunLaunch& run) {
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  ASSERT_STREQ(kKernels[launch->kernel].name, kKernels[kernel].name);
+  ASSERT_EQ(run(*launch), "");
+}
+
+void CheckMove(const KernelCase& which, const RunLaunch& run) {
+  SeededRandom random(which.seed);
+  const KernelInfo& info = kKernels[which.kernel];
+  PagedMemory memory(which.layout, which.page_tokens, info.vector_bytes, 0, &random);
+  MoveCase c(which, &memory, &random, memory.block.BlockBytes(),
+             MoveTensors(memory.view, memory.block), info.vector_bytes);
+  const bool gather = info.family == KernelFamily::kGather;
+  Bytes pages = memory.bytes, blocks = c.blocks.memory;
+  const std::byte* const real = memory.bytes.data();
+  for (int i = 0; i < 2; ++i) {
+    EachRow(memory, c.IdsOf(i), c.begin, c.end, c.tensors,
+            [&](std::byte* row, int64_t at, uint32_t tensor, uint32_t) {
+              std::byte* const in_block = c.blocks.Of(blocks, i) + at;
+              std::byte* const in_page = pages.data() + (row - real);
+              if (gather) {
+                std::memcpy(in_block, in_page, c.tensors[tensor].row_bytes);
+              } else {
+                std::memcpy(in_page, in_block, c.tensors[tensor].row_bytes);
+              }
+            });
+  }
+  Launched(gather ? PlanGather(memory.view, memory.block, c.request)
+                  : PlanScatter(memory.view, memory.block, c.request),
+           which.kernel, run);
+  EXPECT_TRUE(memory.bytes == pages) << "pages";
+  EXPECT_TRUE(c.blocks.memory == blocks) << "blocks";
+}
+
+void CheckCopyPages(const KernelCase& which, const RunLaunch& run) {
+  SeededRandom random(which.seed);
+  PagedMemory memory(which.layout, which.page_tokens, kKernels[which.kernel].vector_bytes, 0,
+                     &random);
+  const std::vector<MoveTensor> tensors = MoveTensors(memory.view, memory.block);
+  const std::vector<PageCopy> copies = {{1, 4}, {1, 0}, {3, 2}};
+  Bytes pages = memory.bytes;
+  for (const PageCopy& copy : copies) {
+    for (const MoveTensor& t : tensors) {
+      for (uint32_t head = 0; head < memory.view.kv_heads; ++head) {
+        for (uint32_t token = 0; token < memory.view.page_tokens; ++token) {
+          std::memcpy(pages.data() + (RowOf(t, copy.to, head, token) - memory.bytes.data()),
+                      RowOf(t, copy.from, head, token), t.row_bytes);
+        }
+      }
+    }
+  }
+  Launched(PlanCopyPages(memory.view, copies, AddressOf(tensors.data()), AddressOf(copies.data())),
+           which.kernel, run);
+  EXPECT_TRUE(memory.bytes == pages);
+}
+
+void CheckReshape(const KernelCase& which, const RunLaunch& run) {
+  SeededRandom random(which.seed);
+  const uint32_t align = kKernels[which.kernel].vector_bytes;
+  PagedMemory memory(which.layout, which.page_tokens, align, 0, &random);
+  const KvView& view = memory.view;
+  const std::vector<MoveTensor> tensors = MoveTensors(view, memory.block);
+  const size_t per_layer = view.v_dim > 0 ? 2 : 1;
+  const uint32_t layer = random.Below(view.layers.size());
+  std::vector<int64_t> slots;
+  for (int64_t slot = 0; slot < view.pages * view.page_tokens; ++slot) {
+    if (random.OneIn(view.page_tokens / 4)) slots.push_back(random.OneIn(5) ? -1 : slot);
+  }
+  slots.push_back(-1);
+  // K and V rows side by side, as a fused projection leaves them.
+  const int64_t row = std::max(tensors[0].row_bytes, tensors[per_layer - 1].row_bytes);
+  const int64_t head_stride = row * 2 + 16, token_stride = head_stride * view.kv_heads + 32;
+  Bytes rows(token_stride * slots.size() + kSlack);
+  Fill(rows, &random);
+  std::byte* const first = rows.data() + align % 16;
+  NewRows from{AddressOf(first), 0, token_stride, head_stride, 0, 0};
+  if (per_layer == 2)
+    from.v = from.k + row, from.v_token_stride = token_stride, from.v_head_stride = head_stride;
+  Bytes pages = memory.bytes;
+  for (size_t token = 0; token < slots.size(); ++token) {
+    if (slots[token] < 0) continue;
+    for (size_t i = 0; i < per_layer; ++i) {
+      const MoveTensor& t = tensors[layer * per_layer + i];
+      for (uint32_t head = 0; head < view.kv_heads; ++head) {
+        std::byte* const to =
+            RowOf(t, slots[token] / view.page_tokens, head, slots[token] % view.page_tokens);
+        std::memcpy(pages.data() + (to - memory.bytes.data()),
+                    first + token * token_stride + head * head_stride + i * row, t.row_bytes);
+      }
+    }
+  }
+  Launched(PlanReshapeAndCache(view, layer, from, slots, AddressOf(slots.data())), which.kernel,
+           run);
+  EXPECT_TRUE(memory.bytes == pages);
+}
+
+void CheckBatchCopy(const KernelCase& which, const RunLaunch& run) {
+  SeededRandom random(which.seed);
+  const uint32_t align = kKernels[which.kernel].vector_bytes;
+  constexpr int kJobs = 40;
+  constexpr size_t kStride = 4096;
+  Bytes from(kJobs * kStride + kSlack), to(from.size());
+  Fill(from, &random);
+  Fill(to, &random);
+  Bytes expected = to;
+  std::vector<CopyJob> jobs;
+  for (int i = 0; i < kJobs; ++i) {
+    const uint64_t bytes = i == 0 ? 0 : i == 1 ? 4000 : random.Below(2000);
+    const size_t source = i * kStride + align, target = (kJobs - 1 - i) * kStride + align * 3 % 32;
+    jobs.push_back({AddressOf(from.data() + source), AddressOf(to.data() + target), bytes});
+    std::memcpy(expected.data() + target, from.data() + source, bytes);
+  }
+  alignas(8) uint64_t done = 7;
+  uint32_t counter = 0;
+  const bool flagged = random.OneIn(2);
+  Launched(flagged ? PlanBatchCopy(jobs, AddressOf(jobs.data()), AddressOf(&done), 99,
+                                   AddressOf(&counter))
+                   : PlanBatchCopy(jobs, AddressOf(jobs.data())),
+           which.kernel, run);
+  EXPECT_TRUE(to == expected);
+  EXPECT_EQ(done, flagged ? 99u : 7u);
+  EXPECT_EQ(counter, 0u);
+}
+
+// Pages of numbers, some of them special: any bits at all in one tensor, zeros in another.
+void FillWithNumbers(PagedMemory* memory, NumberType type, SeededRandom* random) {
+  const KvView& view = memory->view;
+  uint32_t number = 0;
+  for (const MoveTensor& t : MoveTensors(view, memory->block)) {
+    const uint32_t kind = number++ % 4;
+    for (int64_t page = 0; page < view.pages; ++page) {
+      for (uint32_t head = 0; head < view.kv_heads; ++head) {
+        for (uint32_t token = 0; token < view.page_tokens; ++token) {
+          for (int64_t i = 0; i < t.row_bytes; i += view.element_bytes) {
+            const double value =
+                kind == 1 ? 0 : (random->Below(2000001) - 1e6) / (kind == 2 ? 1e7 : 3e5);
+            std::byte* const at = RowOf(t, page, head, token) + i;
+            if (kind == 3 || random->OneIn(500)) {
+              for (uint32_t k = 0; k < view.element_bytes; ++k)
+                at[k] = static_cast<std::byte>(random->Next());
+            } else {
+              StoreNumber(at, type, static_cast<float>(value));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+void CheckPack(const KernelCase& which, const RunLaunch& run) {
+  SeededRandom random(which.seed);
+  const KernelFamily family = kKernels[which.kernel].family;
+  const bool fp8 = family == KernelFamily::kGatherFp8 || family == KernelFamily::kScatterFp8;
+  const bool gather = family == KernelFamily::kGatherFp8 || family == KernelFamily::kGatherInt4;
+  const auto type = static_cast<NumberType>(random.Below(3));
+  PagedMemory memory(which.layout, which.page_tokens, type == kF32 ? 4 : 2, type == kF32 ? 4 : 2,
+                     &random);
+  FillWithNumbers(&memory, type, &random);
+  PackRequest pack;
+  pack.type = type;
+  pack.group = fp8 ? 0 : memory.view.k_dim / (random.OneIn(2) ? 1 : 2);
+  if (!fp8 && memory.view.v_dim % pack.group != 0) pack.group = 2;
+  const auto tensors = fp8 ? Fp8Tensors(memory.view, memory.block)
+                           : Int4Tensors(memory.view, memory.block, pack.group);
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  MoveCase c(which, &memory, &random, PackedBlockBytes(*tensors, memory.block), *tensors, 1);
+  const size_t heads_per_block = tensors->size() * memory.view.kv_heads;
+  std::vector<float> scales(2 * heads_per_block, 0.5f), expected_scales = scales;
+  if (fp8) c.begin = 0, c.end = memory.block.tokens;
+  c.request.token_begin = c.begin, c.request.token_end = c.end;
+  pack.move = c.request;
+  pack.scales_at = AddressOf(scales.data());
+  Bytes pages = memory.bytes, blocks = c.blocks.memory;
+  const PackOracle oracle{type, pack.group, memory.view};
+  for (int block = 0; block < 2; ++block) {
+    std::vector<std::vector<PackedRow>> heads(heads_per_block);
+    EachRow(memory, c.IdsOf(block), c.begin, c.end, c.tensors,
+            [&](std::byte* row, int64_t at, uint32_t tensor, uint32_t head) {
+              heads[tensor * memory.view.kv_heads + head].push_back(
+                  {pages.data() + (row - memory.bytes.data()), c.blocks.Of(blocks, block) + at,
+                   memory.view.v_dim > 0 && tensor % 2 == 1});
+            });
+    for (size_t i = 0; i < heads_per_block; ++i) {
+      float& scale = expected_scales[block * heads_per_block + i];
+      if (fp8 && gather) scale = oracle.GatherFp8(heads[i]);
+      if (fp8 && !gather) oracle.ScatterFp8(heads[i], scale);
+      if (!fp8 && gather) oracle.GatherInt4(heads[i]);
+      if (!fp8 && !gather) oracle.ScatterInt4(heads[i]);
+    }
+  }
+  Launched(PlanPack(family, memory.view, memory.block, pack), which.kernel, run);
+  EXPECT_TRUE(memory.bytes == pages) << "pages";
+  EXPECT_TRUE(c.blocks.memory == blocks) << "blocks";
+  EXPECT_EQ(scales, expected_scales);
+}
+
+}  // namespace
+
+const char* NameOf(PageLayout layout) {
+  constexpr const char* kNames[] = {"NHD", "HND", "interleaved", "cross-layer", "MLA"};
+  return kNames[static_cast<int>(layout)];
+}
+
+PagedMemory::PagedMemory(PageLayout layout, uint32_t page_tokens, uint32_t align,
+                         uint32_t element_bytes, SeededRandom* random) {
+  const uint32_t layers = 2, pages = 7;
+  const bool mla = layout == PageLayout::kMla;
+  view.pages = pages;
+  view.page_tokens = page_tokens;
+  view.kv_heads = mla ? 1 : 1 + random->Below(3);
+  view.element_bytes = element_bytes != 0 ? element_bytes : std::min(align, 1u << random->Below(3));
+  // Rows of a multiple of `align` bytes; of an odd multiple where K and V may differ.
+  const uint32_t unit = std::max(align, view.element_bytes) / view.element_bytes * 4;
+  view.k_dim = unit * (1 + random->Below(mla ? 9 : 3));
+  view.v_dim = mla ? 0 : random->OneIn(3) ? unit * (1 + random->Below(3)) : view.k_dim;
+  block = {layers,     view.kv_heads, page_tokens * (2 + static_cast<uint32_t>(random->Below(2))),
+           view.k_dim, view.v_dim,    view.element_bytes};
+  const int64_t k_row = view.KRowBytes(), v_row = view.VRowBytes(), n = page_tokens,
+                h = view.kv_heads;
+  const int64_t gap = random->OneIn(2) ? 0 : align;  // between pages
+  const int64_t k_page = n * h * k_row + gap, v_page = n * h * v_row + gap;
+  int64_t at = kSlack + align % 16;
+  for (uint32_t i = 0; i < layers; ++i) {
+    int64_t k_at = at, v_at = at + pages * k_page;
+    PagedTensor k, v;
+    k.page_stride = k_page, v.page_stride = v_page;
+    k.token_stride = h * k_row, k.head_stride = k_row;
+    v.token_stride = h * v_row, v.head_stride = v_row;
+    int64_t next = v_at + pages * v_page;
+    if (layout == PageLayout::kHnd) {
+      k.token_stride = k_row, k.head_stride = n * k_row;
+      v.token_stride = v_row, v.head_stride = n * v_row;
+    } else if (layout == PageLayout::kInterleaved) {  // [page][head][token][K dim + V dim]
+      k.token_stride = v.token_stride = k_row + v_row;
+      k.head_stride = v.head_stride = n * (k_row + v_row);
+      k.page_stride = v.page_stride = h * n * (k_row + v_row) + gap;
+      v_at = k_at + k_row;
+      next = k_at + pages * k.page_stride;
+    } else if (layout == PageLayout::kCrossLayer) {  // [page][layer][K, V][head][token][dim]
+      k.token_stride = k_row, k.head_stride = n * k_row;
+      v.token_stride = v_row, v.head_stride = n * v_row;
+      k.page_stride = v.page_stride = layers * (n * h * (k_row + v_row) + gap);
+      v_at = k_at + n * h * k_row;
+      next = i + 1 < layers ? k_at + n * h * (k_row + v_row) + gap : k_at + pages * k.page_stride;
+    } else if (mla) {
+      next = k_at + pages * k_page;
+    }
+    k.bytes =
+        (pages - 1) * k.page_stride + (h - 1) * k.head_stride + (n - 1) * k.token_stride + k_row;
+    v.bytes =
+        (pages - 1) * v.page_stride + (h - 1) * v.head_stride + (n - 1) * v.token_stride + v_row;
+    k.base = reinterpret_cast<std::byte*>(k_at);
+    v.base = reinterpret_cast<std::byte*>(v_at);
+    view.layers.push_back({k, mla ? PagedTensor{} : v});
+    at = next;
+  }
+  bytes.resize(at + kSlack);
+  Fill(bytes, random);
+  for (LayerView& layer : view.layers) {
+    layer.k.base = bytes.data() + reinterpret_cast<intptr_t>(layer.k.base);
+    if (!mla) layer.v.base = bytes.data() + reinterpret_cast<intptr_t>(layer.v.base);
+  }
+}
+
+void CheckKernel(const KernelCase& which, const RunLaunch& run) {
+  SCOPED_TRACE(::testing::Message()
+               << kKernels[which.kernel].name << " " << NameOf(which.layout) << ", pages of "
+               << which.page_tokens << ", seed " << which.seed);
+  switch (kKernels[which.kernel].family) {
+    case KernelFamily::kGather:
+    case KernelFamily::kScatter:
+      return CheckMove(which, run);
+    case KernelFamily::kCopyPages:
+      return CheckCopyPages(which, run);
+    case KernelFamily::kReshapeAndCache:
+      return CheckReshape(which, run);
+    case KernelFamily::kBatchCopy:
+      return CheckBatchCopy(which, run);
+    default:
+      return CheckPack(which, run);
+  }
+}
+
+void CheckFarPages(const RunLaunch& run) {
+  // bf16 pages 3 GiB apart: the third begins beyond 2^31 elements, and beyond 2^32 bytes.
+  constexpr int64_t kStride = int64_t{3} << 30;
+  constexpr size_t kBytes = 2 * kStride + 4096;
+  void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const base = static_cast<std::byte*>(memory);
+  KvView view;
+  view.pages = 3, view.page_tokens = 8, view.kv_heads = 1, view.k_dim = 32, view.element_bytes = 2;
+  view.layers.push_back({{base, kBytes, kStride, 0, 64}, {}});
+  const BlockLayout layout{1, 1, 8, 32, 0, 2};
+  const std::vector<MoveTensor> tensors = MoveTensors(view, layout);
+  SeededRandom random(8);
+  Bytes page(512), block(512);
+  Fill(page, &random);
+  std::memcpy(base + 2 * kStride, page.data(), page.size());
+  const std::vector<int64_t> ids = {2}, back = {1};
+  const std::vector<uint64_t> blocks = {AddressOf(block.data())};
+  MoveRequest request{ids,
+                      blocks,
+                      0,
+                      8,
+                      AddressOf(tensors.data()),
+                      AddressOf(ids.data()),
+                      AddressOf(blocks.data())};
+  auto launch = PlanGather(view, layout, request);
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  ASSERT_EQ(run(*launch), "");
+  EXPECT_TRUE(block == page);
+  request.page_ids = back, request.page_ids_at = AddressOf(back.data());
+  launch = PlanScatter(view, layout, request);
+  ASSERT_EQ(run(*launch), "");
+  EXPECT_EQ(std::memcmp(base + kStride, page.data(), 512), 0);
+  const std::vector<PageCopy> copies = {{2, 0}};
+  launch = PlanCopyPages(view, copies, AddressOf(tensors.data()), AddressOf(copies.data()));
+  ASSERT_EQ(run(*launch), "");
+  EXPECT_EQ(std::memcmp(base, page.data(), 512), 0);
+  const std::vector<int64_t> slots = {2 * 8 + 5};
+  launch =
+      PlanReshapeAndCache(view, 0, {blocks[0], 0, 64, 64, 0, 0}, slots, AddressOf(slots.data()));
+  ASSERT_EQ(run(*launch), "");
+  EXPECT_EQ(std::memcmp(base + 2 * kStride + 5 * 64, block.data(), 64), 0);
+  ::munmap(memory, kBytes);
+}
+
+void CheckManyPieces(const RunLaunch& run) {
+  KvView view;
+  constexpr int64_t kTokens = 70'000;
+  Bytes cache(kTokens * 4 * 2), rows(kTokens * 4);
+  view.pages = kTokens / 8 * 2, view.page_tokens = 8, view.kv_heads = 1, view.k_dim = 4;
+  view.element_bytes = 1;
+  view.layers.push_back({{cache.data(), static_cast<int64_t>(cache.size()), 32, 0, 4}, {}});
+  SeededRandom random(9);
+  Fill(rows, &random);
+  std::vector<int64_t> slots(kTokens);
+  std::iota(slots.begin(), slots.end(), 0);
+  auto launch = PlanReshapeAndCache(view, 0, {AddressOf(rows.data()), 0, 4, 4, 0, 0}, slots,
+                                    AddressOf(slots.data()));
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  ASSERT_EQ(run(*launch), "");
+  EXPECT_TRUE(std::equal(rows.begin(), rows.end(), cache.begin()));
+  // And more copies of pages than a grid's y has blocks would have: all upper pages from the lower.
+  const std::vector<MoveTensor> tensors = MoveTensors(view, {1, 1, 8, 4, 0, 1});
+  std::vector<PageCopy> copies;
+  for (int64_t page = 0; page < kTokens / 8; ++page) copies.push_back({page, kTokens / 8 + page});
+  launch = PlanCopyPages(view, copies, AddressOf(tensors.data()), AddressOf(copies.data()));
+  ASSERT_TRUE(launch.ok()) << launch.status();
+  ASSERT_EQ(run(*launch), "");
+  EXPECT_TRUE(std::equal(rows.begin(), rows.end(), cache.begin() + kTokens * 4));
+}
+
+}  // namespace kvarve::testing

@@ -1,0 +1,58 @@
+// The kernels' tests, for whatever runs kernels: each row of kKernels against an oracle on the CPU,
+// over layouts, page sizes and alignments.
+//
+// THREADS: one.
+#ifndef KVARVE_GPU_KERNELS_KERNELS_TESTING_H_
+#define KVARVE_GPU_KERNELS_KERNELS_TESTING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpu/kernels/plan.h"
+#include "gpu/paged/kv_view.h"
+#include "storage/block/layout.h"
+#include "storage/testing/seeded_random.h"
+
+namespace kvarve::testing {
+
+// Runs a launch over this process's memory; empty, or what went wrong.
+using RunLaunch = std::function<std::string(const Launch&)>;
+
+// How an engine may lay its pages.
+enum class PageLayout { kNhd, kHnd, kInterleaved, kCrossLayer, kMla };
+inline constexpr PageLayout kPageLayouts[] = {PageLayout::kNhd, PageLayout::kHnd,
+                                              PageLayout::kInterleaved, PageLayout::kCrossLayer,
+                                              PageLayout::kMla};
+const char* NameOf(PageLayout layout);
+
+struct KernelCase {
+  uint32_t kernel = 0;  // row of kKernels
+  PageLayout layout = PageLayout::kNhd;
+  uint32_t page_tokens = 8;
+  uint64_t seed = 0;
+};
+
+// An engine's memory of random bytes.
+struct PagedMemory {
+  // Addresses, strides and rows allow accesses of `align` bytes and none wider. `element_bytes` 0:
+  // any that fits.
+  PagedMemory(PageLayout layout, uint32_t page_tokens, uint32_t align, uint32_t element_bytes,
+              SeededRandom* random);
+  KvView view;
+  BlockLayout block;  // two or three pages
+  std::vector<std::byte> bytes;
+};
+
+// Compares one case; failures are GoogleTest's.
+void CheckKernel(const KernelCase& which, const RunLaunch& run);
+// Offsets beyond 2^31 elements, on memory that exists only where it is touched.
+void CheckFarPages(const RunLaunch& run);
+// More pieces than a grid has threads, more tokens than a grid's y has blocks.
+void CheckManyPieces(const RunLaunch& run);
+
+}  // namespace kvarve::testing
+
+#endif  // KVARVE_GPU_KERNELS_KERNELS_TESTING_H_

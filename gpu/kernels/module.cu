@@ -1,0 +1,3 @@
+// Everything that ships, in one module: one file to load, one table of entries.
+#include "gpu/kernels/movers.cu"
+#include "gpu/kernels/packers.cu"

@@ -1,0 +1,106 @@
+// What kernels are told: one POD a kernel, passed by value. Addresses are device addresses. Lengths
+// and strides are bytes unless a name says otherwise, and int64: nothing here overflows at 2^31.
+// The host checks all of it before a launch (gpu/kernels/plan.h).
+//
+// A value: THREADS: any.
+#ifndef KVARVE_GPU_KERNELS_PARAMS_H_
+#define KVARVE_GPU_KERNELS_PARAMS_H_
+
+#include <stdint.h>
+
+namespace kvarve {
+
+// Where the rows of one layer's K, or of its V, lie in pages, and where in a block.
+struct MoveTensor {
+  uint64_t base;  // row (page 0, head 0, token 0)
+  int64_t page_stride;
+  int64_t head_stride;
+  int64_t token_stride;
+  int64_t row_bytes;
+  int64_t block_offset;  // of row (head 0, token 0) in the canonical layout
+};
+
+// Gather: pages -> blocks. Scatter: blocks -> pages.
+struct MoveParams {
+  uint64_t tensors;   // MoveTensor[tensor_count]
+  uint64_t page_ids;  // int64[block_count][pages a block]; a negative one stands for no page
+  uint64_t blocks;    // uint64[block_count]: where each block lies
+  uint32_t tensor_count;
+  uint32_t heads;
+  uint32_t block_count;
+  uint32_t page_tokens;
+  uint32_t block_tokens;
+  uint32_t token_begin;  // of every block, [token_begin, token_end)
+  uint32_t token_end;
+  uint32_t piece_tokens;  // that are contiguous on both sides: 1, or page_tokens
+  uint32_t lanes;         // that share a piece: a power of two up to 32
+  uint32_t unused;
+};
+
+// Copy-on-write: whole pages to others of the same memory.
+struct CopyPagesParams {
+  uint64_t tensors;  // MoveTensor[tensor_count]
+  uint64_t pairs;    // int64[pair_count][2]: from, to; a pair with a negative id is left out
+  uint32_t tensor_count;
+  uint32_t heads;
+  uint32_t pair_count;
+  uint32_t page_tokens;
+  uint32_t piece_tokens;
+  uint32_t lanes;
+};
+
+// An engine's write path: new rows [token][head] to the slots of their tokens.
+struct ReshapeParams {
+  MoveTensor cache[2];  // K and V of one layer
+  uint64_t rows[2];     // row (token 0, head 0)
+  int64_t rows_token_stride[2];
+  int64_t rows_head_stride[2];
+  uint64_t slots;  // int64[token_count]: page × page_tokens + place; negative: not kept
+  uint32_t tensor_count;
+  uint32_t heads;
+  uint32_t token_count;
+  uint32_t page_tokens;
+  uint32_t lanes;
+  uint32_t unused;
+};
+
+struct CopyJob {
+  uint64_t from;
+  uint64_t to;
+  uint64_t bytes;
+};
+
+// Many copies between any memories; then, if it is wanted, a word that says so.
+struct BatchCopyParams {
+  uint64_t jobs;  // CopyJob[job_count]
+  uint64_t done;  // uint64 that gets `done_value` after the last byte; 0: none
+  uint64_t done_value;
+  uint64_t counter;  // uint32, 0 before and after; only with `done`
+  uint32_t job_count;
+  uint32_t unused;
+};
+
+enum NumberType : uint32_t { kBf16 = 0, kF16 = 1, kF32 = 2 };
+
+// Gather and scatter that change the representation. A piece of a block is one head of one tensor.
+// fp8: e4m3fn codes in the canonical layout at a byte each, a float scale for each piece, a
+// power of two.
+// int4: for each row dim / 2 bytes, low nibble first, then for each group of elements two bf16,
+// scale and zero; element = zero + code × scale.
+struct PackParams {
+  MoveParams move;  // row_bytes and block_offset are the packed block's
+  uint64_t scales;  // fp8: float[block_count][tensor_count][heads]
+  uint32_t type;    // NumberType of the pages
+  uint32_t element_bytes;
+  uint32_t group;  // int4: elements a group
+  uint32_t unused;
+};
+
+static_assert(sizeof(MoveTensor) == 48 && sizeof(MoveParams) == 64 &&
+              sizeof(CopyPagesParams) == 40);
+static_assert(sizeof(ReshapeParams) == 176 && sizeof(BatchCopyParams) == 40);
+static_assert(sizeof(PackParams) == 88 && sizeof(CopyJob) == 24);
+
+}  // namespace kvarve
+
+#endif  // KVARVE_GPU_KERNELS_PARAMS_H_
