@@ -375,7 +375,11 @@ absl::StatusOr<Staging> Client::Stage(size_t bytes) {
     memory = connection->staging();
   }
   if (memory == nullptr) {
-    return absl::ResourceExhaustedError("this client has no staging memory");
+    return absl::ResourceExhaustedError(
+        is_remote() || rep_->link->options().staging_bytes == 0
+            ? "this client asked for no staging memory (staging_bytes)"
+            : "kvarved had no staging memory left for this client "
+              "(limits.staging_total_bytes, limits.staging_process_bytes); it is asked again");
   }
   Staging staging;
   KV_ASSIGN_OR_RETURN(staging.region_, memory->Allocate(bytes));

@@ -44,8 +44,10 @@ struct ClientOptions {
   uint16_t dp_rank = 0, pp_rank = 0, tp_rank = 0;
   std::string client_name = "libkvarve";
   std::string token_file;  // its first line is shown to daemons of other hosts; of mode 0600
-  uint64_t staging_bytes = 64ull << 20;  // for puts; 0: this process never puts
-  int64_t timeout_nanos = 20'000'000;    // of lookups, acquires, touches
+  // For puts; 0: this process never puts. A daemon that has none left is asked again from time to
+  // time, when nothing is being read.
+  uint64_t staging_bytes = 64ull << 20;
+  int64_t timeout_nanos = 20'000'000;  // of lookups, acquires, touches
   // Of puts and invalidations, and of reads over a network; a put that is shed is tried again
   // within it.
   int64_t put_timeout_nanos = 5'000'000'000;

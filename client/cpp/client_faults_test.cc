@@ -14,6 +14,7 @@
 
 #include "client/cpp/client.h"
 #include "client/cpp/fake_daemon_testing.h"
+#include "client/cpp/faults_fixture_testing.h"
 #include "client/local/socket.h"
 
 namespace kvarve {
@@ -26,9 +27,7 @@ using ::testing::HasSubstr;
 using Packet = std::span<const uint8_t>;
 using Peer = FakeDaemon::Peer;
 
-constexpr int64_t kLong = 60'000'000'000;
 constexpr int64_t kShort = 100'000'000;
-constexpr uint64_t kBlock = FakeDaemon::kBlockBytes;
 
 bool Is(const Header& header, Type type) { return header.type == static_cast<uint16_t>(type); }
 
@@ -36,52 +35,6 @@ template <typename Body>
 std::string Plain(Type type, uint64_t request, const Body& body) {
   return std::move(Builder(type, request).Add(body)).Finish();
 }
-
-class FaultsTest : public ::testing::Test {
- protected:
-  FaultsTest() {
-    char name[] = "/tmp/kvarve-faults-XXXXXX";
-    KV_CHECK(::mkdtemp(name) != nullptr);
-    folder_ = name;
-    options_.endpoint = "unix://" + folder_ + "/s";
-    options_.staging_bytes = 4 * kBlock;
-    options_.timeout_nanos = kLong;
-    options_.put_timeout_nanos = kLong;
-    options_.probe_interval_nanos = 5'000'000;
-  }
-  ~FaultsTest() override {
-    client_ = nullptr;
-    daemon_ = nullptr;
-    ::rmdir(folder_.c_str());
-  }
-  void StartDaemon(FakeDaemon::Options options = {}) {
-    daemon_ = nullptr;
-    daemon_ = std::make_unique<FakeDaemon>(folder_ + "/s", options);
-  }
-  void Connect() {
-    client_ = *Client::Create(options_);
-    ns_ = *client_->OpenNamespace(TestDescriptor("m"));
-    ASSERT_TRUE(client_->WaitReady(kLong).ok());
-  }
-  void PutOne(uint64_t i) {
-    const std::vector<BlockKey> keys = TestKeys(i, 1);
-    const std::vector<std::byte> block = TestBlock(i);
-    const std::byte* const source = block.data();
-    KV_CHECK(client_->Put(ns_, {.keys = keys}, {&source, 1}).ok());
-  }
-  absl::Status Lookup() { return client_->Lookup(ns_, TestKeys(0, 2)).status(); }
-  // Until the client has seen the end of a connection and has the next one.
-  void WaitReconnected(uint64_t reconnects) {
-    while (client_->State().reconnects < reconnects) ASSERT_FALSE(testing::Test::HasFatalFailure());
-    ASSERT_TRUE(client_->WaitReady(kLong).ok());
-  }
-
-  std::string folder_;
-  ClientOptions options_;
-  std::unique_ptr<FakeDaemon> daemon_;
-  std::unique_ptr<Client> client_;
-  ClientNamespace ns_ = 0;
-};
 
 TEST_F(FaultsTest, AHangOpensTheBreakerAndAnAnswerClosesIt) {
   options_.timeout_nanos = kShort;

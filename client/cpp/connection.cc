@@ -120,10 +120,7 @@ absl::Status Connection::Open(const Params& params, size_t send_buffer_bytes) {
   if (!received.ok()) return received.status();
   const std::span<const uint8_t> packet = *received;
   if (packet.empty()) {
-    // Given up; what the daemon made for HELLO meanwhile is given back.
-    local::Send(socket_.get(),
-                std::move(local::Builder(Type::kBye, 0).Add(local::ByeBody())).Finish())
-        .IgnoreError();
+    Leave();  // given up; what the daemon made for HELLO meanwhile is given back
     return absl::UnavailableError("kvarved does not answer HELLO");
   }
   const absl::StatusOr<Header> header = local::ParseHeader(packet);
@@ -160,7 +157,6 @@ absl::Status Connection::TakeWelcome(std::span<const uint8_t> packet, size_t nam
   session_->id = body.session;
   session_->incarnation = body.incarnation;
   std::memcpy(session_->token.data(), body.session_token, session_->token.size());
-  outbox_->Begin(session_);
   // From here on a caller waits in the receive itself.
   const int flags = ::fcntl(socket_.get(), F_GETFL);
   ::fcntl(socket_.get(), F_SETFL, flags & ~O_NONBLOCK);
@@ -328,6 +324,13 @@ bool Connection::Drain() {
     answered = answered || header->request != 0;
   }
   return answered;
+}
+
+void Connection::Leave() {
+  local::Send(socket_.get(),
+              std::move(local::Builder(Type::kBye, 0).Add(local::ByeBody())).Finish())
+      .IgnoreError();
+  Shutdown();
 }
 
 void Connection::Shutdown() {

@@ -10,6 +10,7 @@
 #ifndef KVARVE_CLIENT_CPP_CONNECTION_H_
 #define KVARVE_CLIENT_CPP_CONNECTION_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,8 +42,9 @@ class Connection {
     int64_t timeout_nanos = 0;  // of the whole opening
     int cancel_fd = -1;         // readable: give up
   };
-  // Connects and says HELLO. Unavailable: no daemon, no answer, or not a daemon; the daemon's own
-  // refusal keeps its code. The text says what to do.
+  // Connects and says HELLO. `outbox`: for Outbox::Begin, which is the link's. Unavailable: no
+  // daemon, no answer, or not a daemon; the daemon's own refusal keeps its code. The text says what
+  // to do.
   static absl::StatusOr<std::unique_ptr<Connection>> Connect(const Params& params,
                                                              std::shared_ptr<Outbox> outbox);
 
@@ -59,11 +61,17 @@ class Connection {
   // Reads what lies in the socket. True when an answer was among it: the daemon lives.
   bool Drain();
 
+  // A hold was given, until then.
+  void NoteHold(int64_t until_nanos) { held_until_ = std::max(held_until_, until_nanos); }
+  int64_t held_until() const { return held_until_; }
+
   bool broken() const { return broken_; }
   const std::string& cause() const { return cause_; }  // of its end, when it was not asked for
   bool timed_out() const { return timed_out_; }        // the last Call
   // The daemon sent what cannot be: ends the connection.
   absl::Status Garbage(std::string_view what);
+  // Says BYE and ends the connection. REQUIRES: nothing of it is in use.
+  void Leave();
   // Ends the connection: the daemon sees it at once, chunks that no view holds are unmapped. Leaves
   // Outbox::End to the link: this may happen inside of Outbox::Flush.
   void Shutdown();
@@ -108,6 +116,7 @@ class Connection {
   // What the daemon may still be using, by the request that timed out.
   std::unordered_map<uint64_t, std::shared_ptr<StagingRegion>> unanswered_;
   int64_t receive_timeout_nanos_ = 0;
+  int64_t held_until_ = 0;
   bool broken_ = false;
   std::string cause_;
   bool timed_out_ = false;

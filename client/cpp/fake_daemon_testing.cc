@@ -105,6 +105,11 @@ void FakeDaemon::FlipStoredByte(const BlockKey& key) {
   }
 }
 
+void FakeDaemon::SetMaxStaging(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  options_.max_staging_bytes = bytes;
+}
+
 FakeDaemon::Seen FakeDaemon::seen() {
   std::lock_guard<std::mutex> lock(mutex_);
   return seen_;
@@ -177,6 +182,7 @@ void FakeDaemon::Hello(Peer& peer, const Header& header, std::span<const uint8_t
   const absl::StatusOr<local::Hello> hello = local::ParseHello(packet);
   KV_CHECK(hello.ok());
   seen_.engine_id = hello->engine_id;
+  ++seen_.hellos[hello->engine_id];
   peer.session = next_session_++;
   peer.staging_bytes = std::min(hello->body.staging_bytes, options_.max_staging_bytes);
   local::Welcome welcome;

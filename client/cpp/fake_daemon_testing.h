@@ -58,6 +58,7 @@ class FakeDaemon {
   void HangUp();
   void DropChunk();  // sends POOL_DROP to all
   void FlipStoredByte(const BlockKey& key);
+  void SetMaxStaging(uint64_t bytes);  // of HELLOs from now on
 
   static void Reply(Peer& peer, const std::string& message);
   // Answers as if there were no hook.
@@ -70,6 +71,7 @@ class FakeDaemon {
     std::vector<uint64_t> pool_dropped;
     int connections = 0;  // now
     std::string engine_id;
+    std::map<std::string, int> hellos;  // by engine_id
   };
   Seen seen();
   // Waits until `done` holds (about a minute at most); false: never.
@@ -89,7 +91,7 @@ class FakeDaemon {
   void Read(Peer& peer, uint64_t request, const local::KeysView& view);
 
   const std::string path_;
-  const Options options_;
+  Options options_;
   const uint64_t chunk_id_;
   UniqueFd listener_, wake_, chunk_fd_;
   std::byte* chunk_ = nullptr;

@@ -1,7 +1,8 @@
 // A client's link to its daemon, across connections: who has the turn on the connection, which
 // namespaces are open on it, whether asking makes sense now. A background thread (the watcher)
-// connects, connects again, reopens the namespaces, reads unasked messages while nobody calls, and
-// probes a daemon that stopped answering. Calls never connect and never wait for the watcher.
+// connects, connects again, reopens the namespaces, reads unasked messages while nobody calls,
+// probes a daemon that stopped answering, and asks again for staging where there was none left,
+// when nothing is being read. Calls never connect and never wait for the watcher.
 //
 // THREADS: any. turn_mutex_ (held over a request and its answer) before state_mutex_ (held
 // briefly). BLOCKS: Run, for the turn and in what its body calls; WaitReady; Stop.
@@ -16,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -99,7 +101,14 @@ class Link {
 
   // The watcher (link_watch.cc).
   void Watch();
+  absl::StatusOr<std::shared_ptr<Connection>> Dial(std::vector<ClientNamespace>* named) const;
   std::shared_ptr<Connection> TryConnect();
+  void Adopt(const std::shared_ptr<Connection>& connection,
+             const std::vector<ClientNamespace>& named) ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_mutex_);
+  bool LacksStaging(const Connection& connection) const;
+  bool IsIdle(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(turn_mutex_);
+  std::shared_ptr<Connection> TryStaging(Connection& connection);
+  void OpenScarceAgain();
   local::Hello MakeHello(std::vector<ClientNamespace>* named) const;
   bool Tend(Connection& connection);
   bool Doze(int64_t nanos, const Connection& connection);

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <random>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/backoff.h"
 #include "client/cpp/link.h"
 #include "client/local/socket.h"
 #include "storage/base/abseil.h"
@@ -29,27 +29,13 @@ constexpr int64_t kOpenTimeoutNanos = 2'000'000'000;
 constexpr int64_t kFirstRetryNanos = 10'000'000;
 constexpr int64_t kSteadyNanos =
     1'000'000'000;  // a connection that lived so long starts the backoff again
+// Pauses, in probe intervals, of a client that got no staging or no room for a namespace: by
+// default 1 to 60 seconds.
+constexpr int64_t kFirstScarceProbes = 4, kLongestScarceProbes = 240;
 constexpr size_t kHelloNamespaceBytes =
     64 * 1024;  // HELLO fits any send buffer; more are opened one by one
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
-
-// Doubles from kFirstRetryNanos to `max`, and spreads the clients of a host by a quarter.
-class Backoff {
- public:
-  explicit Backoff(int64_t max) : max_(max), random_(std::random_device()()) {}
-  void Reset() { next_ = kFirstRetryNanos; }
-  int64_t Next() {
-    const int64_t delay = std::min(next_, max_);
-    next_ = std::min(2 * next_, max_);
-    return std::uniform_int_distribution<int64_t>(delay - delay / 4, delay + delay / 4)(random_);
-  }
-
- private:
-  int64_t max_;
-  int64_t next_ = kFirstRetryNanos;
-  std::minstd_rand random_;
-};
 
 void Raise(const UniqueFd& event) {
   const uint64_t one = 1;
@@ -100,10 +86,10 @@ void Link::Stop() {
   if (connection_ == nullptr) return;
   outbox_->Flush([this](std::string_view message) { return connection_->SendOnly(message); });
   if (connection_->session()->users.load() == 0) {
-    connection_->SendOnly(std::move(local::Builder(Type::kBye, 0).Add(local::ByeBody())).Finish())
-        .IgnoreError();
+    connection_->Leave();
+  } else {
+    connection_->Shutdown();
   }
-  connection_->Shutdown();
   outbox_->End();
   connection_ = nullptr;
   connected_.store(false);
@@ -129,7 +115,10 @@ void Link::Pause(int64_t nanos) {
 
 void Link::Watch() {
   ::pthread_setname_np(::pthread_self(), "kvarve-watch");
-  Backoff backoff(options_.probe_interval_nanos);
+  const int64_t probe = options_.probe_interval_nanos;
+  Backoff backoff(kFirstRetryNanos, probe);
+  Backoff scarce(kFirstScarceProbes * probe, kLongestScarceProbes * probe);
+  int64_t scarce_at = 0;  // when to ask again for what the daemon had not left
   std::shared_ptr<Connection>
       connection;  // kept until this thread has seen its end: it polls the socket
   int64_t connected_at = 0;
@@ -141,12 +130,19 @@ void Link::Watch() {
     } else if (connection == nullptr) {
       connection = TryConnect();
       connected_at = Now();
+      scarce.Reset();
+      scarce_at = connected_at + scarce.Next();
       if (connection == nullptr) Pause(backoff.Next());
     } else {
       const bool probing = breaker_open_.load();
-      const bool ended = Doze(
-          probing ? std::min(kTickNanos, options_.probe_interval_nanos) : kTickNanos, *connection);
+      const bool ended = Doze(probing ? std::min(kTickNanos, probe) : kTickNanos, *connection);
       if (!Tend(*connection) && ended) Pause(kBusyTickNanos);
+      if (Now() < scarce_at) continue;
+      if (LacksStaging(*connection)) {
+        if (std::shared_ptr<Connection> better = TryStaging(*connection)) connection = better;
+      }
+      OpenScarceAgain();
+      scarce_at = Now() + scarce.Next();
     }
   }
 }
@@ -194,13 +190,18 @@ local::Hello Link::MakeHello(std::vector<ClientNamespace>* named) const {
   return hello;
 }
 
-std::shared_ptr<Connection> Link::TryConnect() {
-  std::vector<ClientNamespace> named;
+absl::StatusOr<std::shared_ptr<Connection>> Link::Dial(std::vector<ClientNamespace>* named) const {
   Connection::Params params{.endpoint = endpoint_,
-                            .hello = MakeHello(&named),
+                            .hello = MakeHello(named),
                             .timeout_nanos = kOpenTimeoutNanos,
                             .cancel_fd = stop_.get()};
-  absl::StatusOr<std::unique_ptr<Connection>> made = Connection::Connect(params, outbox_);
+  KV_ASSIGN_OR_RETURN(std::unique_ptr<Connection> made, Connection::Connect(params, outbox_));
+  return std::shared_ptr<Connection>(std::move(made));
+}
+
+std::shared_ptr<Connection> Link::TryConnect() {
+  std::vector<ClientNamespace> named;
+  absl::StatusOr<std::shared_ptr<Connection>> made = Dial(&named);
   if (!made.ok()) {
     {
       MutexLock lock(&state_mutex_);
@@ -209,9 +210,15 @@ std::shared_ptr<Connection> Link::TryConnect() {
     state_changed_.notify_all();
     return nullptr;
   }
-  std::shared_ptr<Connection> connection = *std::move(made);
   MutexLock lock(&turn_mutex_);
+  Adopt(*made, named);
+  return *std::move(made);
+}
+
+void Link::Adopt(const std::shared_ptr<Connection>& connection,
+                 const std::vector<ClientNamespace>& named) {
   connection_ = connection;
+  outbox_->Begin(connection->session());
   breaker_.Answered();
   MirrorBreaker();
   const local::Welcome& welcome = connection->welcome();
@@ -235,7 +242,57 @@ std::shared_ptr<Connection> Link::TryConnect() {
   if (!connection->broken()) OpenMissing(turn);
   Settle();
   state_changed_.notify_all();
-  return connection;
+}
+
+// Namespaces that were refused for want of room are opened with the next Tend.
+void Link::OpenScarceAgain() {
+  MutexLock lock(&state_mutex_);
+  for (Entry& entry : namespaces_) {
+    if (entry.resolved && absl::IsResourceExhausted(entry.refusal)) entry.resolved = false;
+  }
+}
+
+// What this client wants and the daemon had not left: any at all, or enough for one block.
+bool Link::LacksStaging(const Connection& connection) const {
+  if (options_.staging_bytes == 0) return false;
+  const uint64_t bytes = connection.staging() != nullptr ? connection.staging()->bytes() : 0;
+  if (bytes == 0) return true;
+  MutexLock lock(&state_mutex_);
+  return std::ranges::any_of(namespaces_, [&](const Entry& entry) {
+    return bytes < entry.info.block_bytes && entry.info.block_bytes <= options_.staging_bytes;
+  });
+}
+
+// Nothing that a call gave out depends on this connection.
+bool Link::IsIdle(const Connection& connection) const {
+  const std::shared_ptr<StagingMemory>& staging = connection.staging();
+  return connection.session()->users.load() == 0 && outbox_->empty() &&
+         Now() >= connection.held_until() &&
+         (staging == nullptr || staging->free_bytes() == staging->bytes());
+}
+
+// Asks for staging with a second connection, which takes the first one's place only if it got some
+// and nothing is out on the first: no call fails for it. Null: all stays as it was.
+std::shared_ptr<Connection> Link::TryStaging(Connection& connection) {
+  {
+    MutexLock lock(&turn_mutex_);
+    if (connection_.get() != &connection || breaker_.open() || !IsIdle(connection)) return nullptr;
+  }
+  std::vector<ClientNamespace> named;
+  absl::StatusOr<std::shared_ptr<Connection>> made = Dial(&named);
+  if (!made.ok()) return nullptr;
+  MutexLock lock(&turn_mutex_);
+  const bool takes_over = connection_.get() == &connection && !connection.broken() &&
+                          IsIdle(connection) && !LacksStaging(**made);
+  (takes_over ? connection : **made).Leave();
+  if (!takes_over) return nullptr;
+  outbox_->End(/*left=*/true);
+  {
+    MutexLock state_lock(&state_mutex_);
+    for (Entry& entry : namespaces_) entry.resolved = false;
+  }
+  Adopt(*made, named);
+  return *std::move(made);
 }
 
 }  // namespace kvarve::client

@@ -30,9 +30,9 @@ void Outbox::Begin(std::shared_ptr<Session> session) {
   CountOwed();
 }
 
-void Outbox::End() {
+void Outbox::End(bool left) {
   MutexLock lock(&mutex_);
-  if (current_ != nullptr) earlier_.push_back(std::move(current_));
+  if (current_ != nullptr && !left) earlier_.push_back(std::move(current_));
   if (earlier_.size() > kMaxEarlierSessions) earlier_.pop_front();
   current_ = nullptr;
   leases_.clear();

@@ -41,8 +41,9 @@ class Outbox {
 
   // Makes `session` the one that what follows is sent on; the one before becomes an earlier one.
   void Begin(std::shared_ptr<Session> session);
-  // The connection ended: what is owed on it is void. Earlier sessions stay.
-  void End();
+  // The connection ended: what is owed on it is void. Earlier sessions stay. `left`: it ended with
+  // BYE.
+  void End(bool left = false);
 
   // A view died. The lease (0: another process's) ends if its session is still the current one.
   void EndView(Session* session, uint64_t lease);

@@ -85,6 +85,9 @@ absl::Status SendLookup(Link::Turn& turn, ClientNamespace ns, std::span<const Bl
     result->hit_blocks += reply.hit_blocks;
     result->host_blocks += reply.host_blocks;
     result->hold = reply.hold;
+    if (reply.hold != 0) {
+      turn.connection().NoteHold(SystemClock::Get()->NowNanos() + hold_nanos);
+    }
     if (reply.hit_blocks < part.size()) break;
     if (keys.empty()) break;
     timeout_nanos = deadline - SystemClock::Get()->NowNanos();

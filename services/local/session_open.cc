@@ -10,6 +10,7 @@
 #include "services/local/session.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
+#include "storage/base/units.h"
 
 namespace kvarve {
 namespace {
@@ -115,9 +116,9 @@ void Session::Welcome(const local::Hello& hello, uint64_t request, uint16_t vers
                    sizeof(local::GrantItem));
   welcome.body.max_blocks = static_cast<uint32_t>(std::min(blocks, local::kMaxBlocksPerAcquire));
 
+  const uint64_t wanted = std::min(hello.body.staging_bytes, options_.staging_bytes_per_session);
   absl::StatusOr<std::unique_ptr<SessionStaging>> staging =
-      SessionStaging::Create(std::min(hello.body.staging_bytes, options_.staging_bytes_per_session),
-                             &record_->process->staging);
+      SessionStaging::Create(wanted, &record_->process->staging);
   std::shared_ptr<const UniqueFd> fd;
   if (!staging.ok()) {
     KvLog(LogLevel::kWarning, "no staging", {{"why", std::string(staging.status().message())}});
@@ -125,6 +126,16 @@ void Session::Welcome(const local::Hello& hello, uint64_t request, uint16_t vers
     record_->staging = std::move(*staging);
     welcome.body.staging_bytes = record_->staging->bytes();
     fd = record_->staging->TakeFd();
+  }
+  if (staging.ok() && welcome.body.staging_bytes < wanted) {
+    KvLog(LogLevel::kWarning, "no staging",
+          {{"got", FormatBytes(welcome.body.staging_bytes)},
+           {"wanted", FormatBytes(wanted)},
+           {"client", hello.client_name},
+           {"why", absl::StrCat(FormatBytes(record_->process->staging.used()),
+                                " of its process, of limits.staging_process_bytes, and ",
+                                FormatBytes(record_->process->staging.parent()->used()),
+                                " of all, of limits.staging_total_bytes, are in use")}});
   }
   welcome.daemon_version = options_.daemon_version;
   for (size_t i = 0; i < hello.namespaces.size(); ++i) {

@@ -28,6 +28,7 @@ class StagingBudget {
   uint64_t Take(uint64_t wanted);
   void GiveBack(uint64_t bytes);
   uint64_t used() const;
+  const StagingBudget* parent() const { return parent_; }
 
   static constexpr uint64_t kUnitBytes = 2ull << 20;
 

@@ -13,6 +13,7 @@
 #include "client/cpp/client.h"
 #include "services/local/testing/plane_fixture.h"
 #include "storage/testing/block_generator.h"
+#include "storage/testing/opaque_namespace.h"
 
 namespace kvarve {
 namespace {
@@ -24,20 +25,11 @@ using testing::MakeBlock;
 
 constexpr int64_t kLong = 60'000'000'000;
 constexpr uint64_t kBlock = 8192;
+constexpr uint64_t kStaging = 8 << 20;
 
 NamespaceDescriptor Descriptor(const std::string& model, uint64_t block_bytes = kBlock,
                                uint32_t key_bytes = 32) {
-  NamespaceDescriptor descriptor;
-  descriptor.model = model;
-  descriptor.model_digest = "sha256:" + model;
-  descriptor.element_type = ElementType::kOpaque;
-  descriptor.hash_version = "test";
-  descriptor.layer_count = descriptor.layer_total = 1;
-  descriptor.kv_head_count = descriptor.kv_head_total = 1;
-  descriptor.block_tokens = 16;
-  descriptor.block_bytes = block_bytes;
-  descriptor.key_bytes = key_bytes;
-  return descriptor;
+  return OpaqueNamespace(model, block_bytes, key_bytes);
 }
 
 struct Destinations {
@@ -53,7 +45,7 @@ class ClientPlaneTest : public testing::PlaneFixture {
   ClientOptions Options() const {
     ClientOptions options;
     options.endpoint = "unix://" + options_.socket_path;
-    options.staging_bytes = 8 << 20;
+    options.staging_bytes = kStaging;
     options.timeout_nanos = options.put_timeout_nanos = kLong;
     return options;
   }
@@ -102,6 +94,28 @@ TEST_F(ClientPlaneTest, ClientsThatGiveUpWhileConnectingLeaveNothing) {
     return stats.sessions == 0 && stats.ended_sessions == 0 && stats.staging_bytes == 0;
   }));
   Connect();
+}
+
+// Two clients and room for the staging, and the namespaces, of one: the other gets both when the
+// first has gone.
+TEST_F(ClientPlaneTest, WhatTheDaemonHadNotLeftIsGivenLater) {
+  options_.staging_bytes_total = kStaging;
+  cache_options_.max_namespaces_per_tenant = 1;
+  StartServer();
+  auto first = Connect();
+  const ClientNamespace of_first = *first->OpenNamespace(Descriptor("first"));
+  ASSERT_TRUE(first->WaitReady(kLong).ok());
+  const auto second = Connect();
+  const ClientNamespace of_second = *second->OpenNamespace(Descriptor("second"));
+  const std::vector<BlockKey> keys = KeyChain(1, 2);
+  EXPECT_EQ(second->Lookup(of_second, keys).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(second->Stage(kBlock).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(first->Lookup(of_first, keys)->hit_blocks, 0u);
+  first = nullptr;
+  EXPECT_TRUE(Eventually([&] { return second->Stage(kBlock).ok(); }));
+  EXPECT_TRUE(Eventually([&] { return second->Lookup(of_second, keys).ok(); }));
+  EXPECT_EQ(Put(*second, of_second, 0, keys), All(2, PutOutcome::kStored));
+  EXPECT_EQ(second->Lookup(of_second, keys)->hit_blocks, 2u);
 }
 
 TEST_F(ClientPlaneTest, WhatOnePutsAnotherReads) {
