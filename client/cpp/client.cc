@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -151,6 +153,8 @@ std::string_view PutOutcomeName(PutOutcome outcome) {
       return "rejected_invalidated";
     case PutOutcome::kRejectedQuota:
       return "rejected_quota";
+    case PutOutcome::kShed:
+      return "shed";
   }
   return "unknown";
 }
@@ -227,7 +231,7 @@ absl::StatusOr<View> Client::Acquire(ClientNamespace ns, std::span<const BlockKe
   if (keys.empty()) return view;
   if (is_remote()) return ReadView(ns, keys, request_id);
   const std::shared_ptr<Link>& link = rep_->link;
-  KV_RETURN_IF_ERROR(link->Run([&](Link::Turn& turn) {
+  const auto ask = [&](Link::Turn& turn) {
     const int64_t timeout = link->options().timeout_nanos;
     KV_RETURN_IF_ERROR(client::SendAcquire(turn, ns, keys, request_id, timeout, &view.grants_));
     if (view.grants_.lease == 0) return absl::OkStatus();
@@ -235,7 +239,13 @@ absl::StatusOr<View> Client::Acquire(ClientNamespace ns, std::span<const BlockKe
         std::make_shared<View::Hold>(link, turn.connection().session(), view.grants_.lease);
     view.hold_ = hold;
     return client::LocateOrSync(turn, timeout, view.grants_, &hold->chunks, &view.blocks_);
-  }));
+  };
+  // The daemon waits a little before it says that blocks are still on their way, so this is no
+  // busy loop; and each answer shows that it lives.
+  const int64_t deadline = SystemClock::Get()->NowNanos() + link->options().load_timeout_nanos;
+  do {
+    KV_RETURN_IF_ERROR(link->Run(ask));
+  } while (view.grants_.is_loading && SystemClock::Get()->NowNanos() < deadline);
   return view;
 }
 
@@ -397,12 +407,21 @@ absl::StatusOr<std::vector<PutOutcome>> Client::PutStaged(ClientNamespace ns, co
   if (is_remote()) return rep_->remote->Put(ns, chain, staging.data(), staging.region_);
   std::vector<PutOutcome> outcomes;
   const int64_t timeout = rep_->link->options().put_timeout_nanos;
+  const int64_t deadline = SystemClock::Get()->NowNanos() + timeout;
   while (outcomes.size() < chain.keys.size()) {
     const size_t begin = outcomes.size();
+    int64_t retry_nanos = 0;
     KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
       return client::SendPut(turn, ns, SubChain(chain, begin, chain.keys.size() - begin),
-                             staging.region_, begin * known.block_bytes, timeout, &outcomes);
+                             staging.region_, begin * known.block_bytes, timeout, &outcomes,
+                             &retry_nanos);
     }));
+    const auto shed = std::find(outcomes.begin(), outcomes.end(), PutOutcome::kShed);
+    if (shed != outcomes.end() && SystemClock::Get()->NowNanos() + retry_nanos < deadline) {
+      outcomes.erase(shed, outcomes.end());
+      std::this_thread::sleep_for(std::chrono::nanoseconds(retry_nanos));
+      continue;
+    }
     if (!Stored(outcomes.back())) break;
   }
   outcomes.resize(chain.keys.size(), PutOutcome::kRejectedParent);

@@ -48,6 +48,9 @@ struct ClientOptions {
   // time, when nothing is being read.
   uint64_t staging_bytes = 64ull << 20;
   int64_t timeout_nanos = 20'000'000;  // of lookups, acquires, touches
+  // How long an acquire goes on asking, each time within timeout_nanos, for blocks that are on
+  // their way from a device; then it is a miss.
+  int64_t load_timeout_nanos = 5'000'000'000;
   // Of puts and invalidations, and of reads over a network; a put that is shed is tried again
   // within it.
   int64_t put_timeout_nanos = 5'000'000'000;
@@ -72,6 +75,7 @@ struct GrantSet {
   uint64_t block_bytes = 0;
   std::vector<local::GrantItem> items;
   bool over_lease_cap = false;
+  bool is_loading = false;  // nothing is leased yet: blocks are on their way from a device
 };
 
 // Leased blocks in place. Move-only; releases on destruction. Outlives neither its Client nor a
@@ -123,6 +127,7 @@ enum class PutOutcome : uint8_t {  // storage/cache's PutResult, by number
   kRejectedPolicy = 4,
   kRejectedInvalidated = 5,
   kRejectedQuota = 6,
+  kShed = 7,  // the daemon's devices could not keep up within the put's time
 };
 // "stored", "exists", "rejected_parent" and so on: what people and other languages read.
 std::string_view PutOutcomeName(PutOutcome outcome);

@@ -102,7 +102,8 @@ typedef enum kvarve_outcome {
   KVARVE_REJECTED_NO_SPACE = 3,
   KVARVE_REJECTED_POLICY = 4,
   KVARVE_REJECTED_INVALIDATED = 5,
-  KVARVE_REJECTED_QUOTA = 6
+  KVARVE_REJECTED_QUOTA = 6,
+  KVARVE_SHED = 7 /* the daemon's devices could not keep up within the put's time */
 } kvarve_outcome;
 /* Puts one chain, each block the parent of the next; `parent` (one key, or null) is the first
  * one's, at depth `first_depth` - 1. Writes one kvarve_outcome a block. */

@@ -118,6 +118,7 @@ absl::Status SendAcquire(Link::Turn& turn, ClientNamespace ns, std::span<const B
   grants->lease = body.lease;
   grants->block_bytes = body.block_bytes;
   grants->over_lease_cap = over_cap;
+  grants->is_loading = (body.flags & local::kLoading) != 0;
   grants->items.resize(body.blocks);
   if (body.blocks > 0) std::memcpy(grants->items.data(), items.data(), items.size());
   return absl::OkStatus();
@@ -125,7 +126,8 @@ absl::Status SendAcquire(Link::Turn& turn, ClientNamespace ns, std::span<const B
 
 absl::Status SendPut(Link::Turn& turn, ClientNamespace ns, const PutChain& chain,
                      const std::shared_ptr<StagingRegion>& region, uint64_t region_offset,
-                     int64_t timeout_nanos, std::vector<PutOutcome>* outcomes) {
+                     int64_t timeout_nanos, std::vector<PutOutcome>* outcomes,
+                     int64_t* retry_nanos) {
   KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo info, turn.Namespace(ns));
   if (region->memory() != turn.connection().staging().get()) {
     return absl::FailedPreconditionError("staged on an earlier connection");
@@ -153,12 +155,13 @@ absl::Status SendPut(Link::Turn& turn, ClientNamespace ns, const PutChain& chain
                                                      timeout_nanos, region));
   local::PutReplyBody reply;
   Packet results;
-  constexpr uint8_t kLast = static_cast<uint8_t>(PutOutcome::kRejectedQuota);
+  constexpr uint8_t kLast = static_cast<uint8_t>(PutOutcome::kShed);
   if (!local::ParseBody(packet, &reply, &results).ok() || reply.blocks != keys.size() ||
       std::any_of(results.begin(), results.end(), [](uint8_t result) { return result > kLast; })) {
     return turn.Garbage("a PUT_REPLY that cannot be");
   }
   for (uint8_t result : results) outcomes->push_back(static_cast<PutOutcome>(result));
+  *retry_nanos = int64_t{reply.retry_after_ms} * 1'000'000;
   return absl::OkStatus();
 }
 

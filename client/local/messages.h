@@ -160,7 +160,8 @@ struct LookupReplyBody {
   uint64_t hold = 0;         // lease id of the hold; 0: none
 };
 static_assert(sizeof(LookupReplyBody) == 16);
-enum GrantFlags : uint32_t { kOverLeaseCap = 1 };
+// kLoading: blocks are on their way from devices, nothing is leased, and it is worth asking again.
+enum GrantFlags : uint32_t { kOverLeaseCap = 1, kLoading = 2 };
 struct GrantBody {  // then GrantItem each
   uint64_t lease = 0, incarnation = 0, block_bytes = 0;
   uint32_t blocks = 0, flags = 0;

@@ -80,8 +80,9 @@ PutOutcome OutcomeOf(int result) {
     case v1::PUT_REJECTED_QUOTA:
       return PutOutcome::kRejectedQuota;
     case v1::PUT_REJECTED_NO_SPACE:
-    case v1::PUT_SHED:
       return PutOutcome::kRejectedNoSpace;
+    case v1::PUT_SHED:
+      return PutOutcome::kShed;
     default:  // the policy's, and what a later daemon may refuse for
       return PutOutcome::kRejectedPolicy;
   }
@@ -294,10 +295,11 @@ absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const
     if (!no_room) KV_RETURN_IF_ERROR(status);
     shed = again_nanos > 0;
     if (shed && WaitToRetry(again_nanos, deadline)) continue;
-    if (outcomes.size() == begin) {
+    if (outcomes.empty()) {
       return absl::ResourceExhaustedError("the daemon has no room for this put now");
     }
-    if (!Taken(outcomes.back())) break;
+    if (shed) outcomes.push_back(PutOutcome::kShed);
+    if (outcomes.size() == begin || !Taken(outcomes.back())) break;
   }
   outcomes.resize(chain.keys.size(), PutOutcome::kRejectedParent);
   return outcomes;
@@ -332,11 +334,13 @@ absl::Status GrpcPlane::WriteOnce(const OpenNamespaceInfo& info, const PutChain&
       static_cast<size_t>(reply.results_size()) != count) {
     return absl::InternalError("the daemon's answer to a put is not one");
   }
-  if (reply.results(0) == v1::PUT_SHED) {
-    *again_nanos = std::max<int64_t>(reply.retry_after_ms(), 1) * 1'000'000;
-    return absl::OkStatus();
+  for (const int result : reply.results()) {
+    if (result == v1::PUT_SHED) {  // and all behind it
+      *again_nanos = std::max<int64_t>(reply.retry_after_ms(), 1) * 1'000'000;
+      break;
+    }
+    outcomes->push_back(OutcomeOf(result));
   }
-  for (const int result : reply.results()) outcomes->push_back(OutcomeOf(result));
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@ constexpr SettingSection kSections[] = {
     {"socket", "Same-host socket"},
     {"arena", "Host tier"},
     {"cache", "Cache"},
+    {"nvme", "NVMe tier"},
     {"tenant", "Tenants"},
     {"limits", "Limits of same-host clients"},
     {"log", "Logs"},
@@ -57,6 +58,33 @@ constexpr Setting kSettings[] = {
      "lru"},
     {"cache.max_entries", SettingType::kInt, "67108864", "67108864",
      "Most blocks that the index holds, at up to 96 bytes of memory each.", 1024, 1ll << 31},
+
+    {"nvme.devices", SettingType::kList, "", "/var/lib/kvarve/nvme0",
+     "Files or block devices of the NVMe tier, made by `kvarve device format` or as "
+     "nvme.device_bytes says. None: blocks are in memory only."},
+    {"nvme.device_bytes", SettingType::kBytes, "0", "100GiB",
+     "A file of nvme.devices that does not exist is made so large at the start. 0: it must exist.",
+     0, kMaxBytes},
+    {"nvme.backend", SettingType::kChoice, "auto", "posix",
+     "How devices are read and written. auto: io_uring, and threads where that is forbidden.", 0, 0,
+     "auto|io_uring|posix"},
+    {"nvme.catalogue_dir", SettingType::kString, "", "/var/lib/kvarve/catalogue",
+     "Folder of the catalogue, which makes starts faster and keeps what was hot. It may be lost. "
+     "Empty: the folder catalogue in tenant.state_dir, or none without that."},
+    {"nvme.drive_writes_per_day", SettingType::kString, "1", "0.5",
+     "How often a day the devices may be written over; what they are rated for keeps them for "
+     "their "
+     "rated years. 0: no limit."},
+    {"nvme.dirty_bytes", SettingType::kBytes, "0", "1GiB",
+     "Most bytes on their way to devices, which are what a crash may cost; puts beyond it are shed "
+     "and tried again. 0: 16 MiB a device, and at most a quarter of arena.capacity_bytes.",
+     0, kMaxBytes},
+    {"nvme.max_entries", SettingType::kInt, "67108864", "67108864",
+     "Most blocks on devices, at up to 97 bytes of memory each.", 1024, 1ll << 31},
+    {"nvme.stop_timeout", SettingType::kDuration, "20s", "20s",
+     "How long a stop may take to write out what only memory has, hottest first.", 0, kHour},
+    {"nvme.scrub_interval", SettingType::kDuration, "1m", "1m",
+     "How often an idle device reads one segment to verify it. 0: never.", 0, 24 * kHour},
 
     {"tenant.default", SettingType::kString, "default", "team-a",
      "Tenant of clients that no rule names. The tenant is part of every namespace: tenants never "

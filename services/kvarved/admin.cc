@@ -9,6 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "client/identity/identity.h"
 #include "services/config/settings.h"
+#include "services/kvarved/admin_devices.h"
+#include "services/kvarved/devices.h"
 #include "services/kvarved/quotas.h"
 #include "storage/arena/host_memory.h"
 #include "storage/base/abseil.h"
@@ -58,27 +60,29 @@ Json StatsJson(const CacheStats& cache, const LocalStats& local) {
     requests[std::string(RequestTypeName(type))] = {
         {"ok", stats.ok}, {"failed", stats.failed}, {"mean_us", stats.total_micros / count}};
   }
-  return {{"lookups", cache.lookups},
-          {"lookup_keys", cache.lookup_keys},
-          {"acquires", cache.acquires},
-          {"hit_blocks", cache.hit_blocks},
-          {"miss_blocks", cache.miss_blocks},
-          {"hit_bytes", cache.hit_bytes},
-          {"put_blocks", std::move(puts)},
-          {"put_bytes", cache.put_bytes},
-          {"put_conflicts", cache.put_conflicts},
-          {"evicted_blocks", cache.evicted_blocks},
-          {"reclaimed_blocks", cache.reclaimed_blocks},
-          {"invalidated_blocks", cache.invalidated_blocks},
-          {"corrupt_blocks", cache.corrupt_blocks},
-          {"lease_cap_refusals", cache.lease_cap_refusals},
-          {"holds_expired", cache.holds_expired},
-          {"granted_bytes", local.granted_bytes},
-          {"copied_bytes", local.read_bytes},
-          {"sessions_opened", local.sessions_opened},
-          {"malformed_messages", local.malformed},
-          {"slow_requests", local.slow_requests},
-          {"requests", std::move(requests)}};
+  Json json = {{"lookups", cache.lookups},
+               {"lookup_keys", cache.lookup_keys},
+               {"acquires", cache.acquires},
+               {"hit_blocks", cache.hit_blocks},
+               {"miss_blocks", cache.miss_blocks},
+               {"hit_bytes", cache.hit_bytes},
+               {"put_blocks", std::move(puts)},
+               {"put_bytes", cache.put_bytes},
+               {"put_conflicts", cache.put_conflicts},
+               {"evicted_blocks", cache.evicted_blocks},
+               {"reclaimed_blocks", cache.reclaimed_blocks},
+               {"invalidated_blocks", cache.invalidated_blocks},
+               {"corrupt_blocks", cache.corrupt_blocks},
+               {"lease_cap_refusals", cache.lease_cap_refusals},
+               {"holds_expired", cache.holds_expired},
+               {"granted_bytes", local.granted_bytes},
+               {"copied_bytes", local.read_bytes},
+               {"sessions_opened", local.sessions_opened},
+               {"malformed_messages", local.malformed},
+               {"slow_requests", local.slow_requests},
+               {"requests", std::move(requests)}};
+  if (cache.devices.has_value()) json["nvme"] = DeviceCountersJson(*cache.devices);
+  return json;
 }
 
 absl::StatusOr<uint64_t> WantedBytes(const Json& capacity, const HostMemory& host,
@@ -136,6 +140,7 @@ Json StatusJson(const Call& call, const LiveState& live, int64_t uptime_nanos) {
   if (const absl::StatusOr<HostMemory> host = ReadHostMemory(); host.ok()) {
     json["host_budget_bytes"] = host->BudgetBytes(stats.arena.chunk_bytes);
   }
+  if (stats.devices.has_value()) json["nvme"] = DeviceStatusJson(*stats.devices);
   return json;
 }
 
@@ -289,6 +294,26 @@ absl::StatusOr<Json> Invalidate(const Call& call) {
   return Json{{"namespaces", namespaces}, {"removed_blocks", removed}};
 }
 
+absl::StatusOr<Json> ChangeDevices(const Call& call, bool add) {
+  KV_RETURN_IF_ERROR(OnlyFields(call.request, {"path"}));
+  const auto path = call.request.find("path");
+  if (path == call.request.end() || !path->is_string()) {
+    return absl::InvalidArgumentError("\"path\" must be a text");
+  }
+  const std::string name = path->get<std::string>();
+  if (!name.starts_with('/')) return absl::InvalidArgumentError("the path must be absolute");
+  if (add) {
+    NvmeOptions nvme = call.options.nvme;
+    nvme.device_bytes = 0;  // making one takes longer than anybody waits for an answer
+    KV_RETURN_IF_ERROR(AddDeviceOf(nvme, name, &call.cache));
+  } else {
+    KV_RETURN_IF_ERROR(call.cache.RemoveDevice(name));
+  }
+  KvLog(LogLevel::kInfo, add ? "device added" : "device removed",
+        {{"uid", absl::StrFormat("%d", call.uid)}, {"device", name}});
+  return DeviceStatusJson(*call.cache.Stats().devices);
+}
+
 }  // namespace
 
 Admin::Admin(const DaemonOptions* options, Cache* cache, std::function<LiveState()> live)
@@ -307,7 +332,7 @@ absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
   const Call call{*options_, *cache_, request, uid};
   absl::StatusOr<Json> answer = absl::InvalidArgumentError(absl::StrFormat(
       "unknown op \"%s\"; known: status, stats, namespaces, tenants, quota, resize, "
-      "invalidate",
+      "invalidate, device_add, device_remove",
       name.substr(0, 64)));
   if (name == "status" || name == "stats") {
     KV_RETURN_IF_ERROR(OnlyFields(request, {}));
@@ -324,6 +349,8 @@ absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
     answer = Resize(call);
   } else if (name == "invalidate") {
     answer = Invalidate(call);
+  } else if (name == "device_add" || name == "device_remove") {
+    answer = ChangeDevices(call, name == "device_add");
   }
   if (!answer.ok()) return answer.status();
   return Dump(*answer);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "services/kvarved/admin.h"
+#include "services/kvarved/devices.h"
 #include "services/local/local_server.h"
 #include "services/metrics/exposition.h"
 #include "services/metrics/metrics_server.h"
@@ -43,6 +44,8 @@ struct Daemon::Rep {
   DaemonOptions options;
   double start_seconds = 0;
   std::atomic<bool> is_ready{false};
+  bool is_flushed = false;
+  std::unique_ptr<Catalogue> catalogue;
   std::unique_ptr<Cache> cache;
   std::unique_ptr<Admin> admin;
   std::unique_ptr<LocalServer> local;
@@ -98,6 +101,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
   std::unique_ptr<Daemon> daemon(
       new Daemon(std::move(owned)));  // stops what was started, whatever fails
 
+  rep->catalogue = OpenCatalogueOf(rep->options.nvme);
+  rep->options.cache.devices.catalogue = rep->catalogue.get();
   KV_ASSIGN_OR_RETURN(rep->cache, Cache::Create(rep->options.cache));
   rep->admin =
       std::make_unique<Admin>(&rep->options, rep->cache.get(), [rep] { return rep->Live(); });
@@ -107,6 +112,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
   // First of all that listens: its lock decides which of two daemons serves.
   KV_ASSIGN_OR_RETURN(rep->local, LocalServer::Start(rep->options.local, rep->cache.get()));
   rep->counted.store(rep->local.get());
+  // Behind the lock, which the catalogue and the devices are under too.
+  KV_RETURN_IF_ERROR(AddDevicesOf(rep->options.nvme, rep->cache.get()));
   if (rep->options.rpc.has_value()) {
     BlockStoreOptions store;
     store.read_bytes_max = rep->options.rpc_read_bytes;
@@ -151,6 +158,9 @@ void Daemon::Stop() {
   rep_->admin_server.reset();
   if (rep_->rpc != nullptr) rep_->rpc->Stop(kRpcGraceNanos);
   if (rep_->local != nullptr) rep_->local->Stop();
+  if (rep_->cache != nullptr && !std::exchange(rep_->is_flushed, true)) {
+    rep_->cache->FlushDevices(rep_->options.nvme.stop_nanos);
+  }
   if (rep_->metrics != nullptr) rep_->metrics->Stop();
 }
 

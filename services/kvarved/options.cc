@@ -118,6 +118,45 @@ absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemo
   return cache;
 }
 
+absl::StatusOr<NvmeOptions> NvmeOptionsOf(const Config& config, DeviceTierOptions* tier) {
+  constexpr std::string_view kWrites = "nvme.drive_writes_per_day";
+  NvmeOptions nvme;
+  nvme.paths = config.List("nvme.devices");
+  for (const std::string& path : nvme.paths) {
+    if (!path.starts_with('/'))
+      return Wrong(config, "nvme.devices", "\"" + path + "\" is no absolute path");
+    if (std::count(nvme.paths.begin(), nvme.paths.end(), path) > 1) {
+      return Wrong(config, "nvme.devices", "names " + path + " twice");
+    }
+  }
+  nvme.device_bytes = config.Bytes("nvme.device_bytes");
+  const std::string& backend = config.Text("nvme.backend");
+  nvme.backend = backend == "posix"      ? WantedBackend::kPosix
+                 : backend == "io_uring" ? WantedBackend::kUring
+                                         : WantedBackend::kAuto;
+  nvme.catalogue_dir = config.Text("nvme.catalogue_dir");
+  const std::string& state_dir = config.Text("tenant.state_dir");
+  if (nvme.catalogue_dir.empty() && !state_dir.empty())
+    nvme.catalogue_dir = state_dir + "/catalogue";
+  nvme.stop_nanos = config.DurationNanos("nvme.stop_timeout");
+  if (!nvme.paths.empty() && state_dir.empty()) {
+    return Wrong(config, "tenant.state_dir",
+                 "is needed with nvme.devices: without it tenants get new salts at each start, and "
+                 "nothing that is on a device would ever be found again");
+  }
+  const std::string& writes = config.Text(kWrites);
+  const auto [end, error] =
+      std::from_chars(writes.data(), writes.data() + writes.size(), tier->drive_writes_per_day);
+  if (error != std::errc() || end != writes.data() + writes.size() ||
+      !(tier->drive_writes_per_day >= 0 && tier->drive_writes_per_day <= 1000)) {
+    return Wrong(config, kWrites, "must be a number from 0 to 1000, for example 0.5");
+  }
+  tier->dirty_bytes_max = config.Bytes("nvme.dirty_bytes");
+  tier->max_entries = static_cast<uint64_t>(config.Int("nvme.max_entries"));
+  tier->scrub_nanos = config.DurationNanos("nvme.scrub_interval");
+  return nvme;
+}
+
 absl::StatusOr<LocalServerOptions> LocalOptionsOf(const Config& config) {
   LocalServerOptions local;
   local.socket_path = config.Text("socket.path");
@@ -211,6 +250,7 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
                                            : LogLevel::kInfo;
   options.log_format = config.Text("log.format") == "json" ? LogFormat::kJson : LogFormat::kText;
   KV_ASSIGN_OR_RETURN(options.cache, CacheOptionsOf(config, host));
+  KV_ASSIGN_OR_RETURN(options.nvme, NvmeOptionsOf(config, &options.cache.devices));
   KV_ASSIGN_OR_RETURN(options.local, LocalOptionsOf(config));
   KV_RETURN_IF_ERROR(TenantsOf(config, &options.cache, &options.local));
   options.metrics = config.Address("metrics.listen");

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "services/config/config.h"
@@ -13,14 +14,24 @@
 #include "storage/arena/host_memory.h"
 #include "storage/base/log.h"
 #include "storage/cache/cache.h"
+#include "storage/io/open_device.h"
 
 namespace kvarve {
+
+struct NvmeOptions {
+  std::vector<std::string> paths;
+  uint64_t device_bytes = 0;  // of files to be made; 0: none is
+  WantedBackend backend = WantedBackend::kAuto;
+  std::string catalogue_dir;  // empty: none
+  int64_t stop_nanos = 0;
+};
 
 struct DaemonOptions {
   std::string version;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   CacheOptions cache;
+  NvmeOptions nvme;
   LocalServerOptions local;  // its admin handler is the daemon's
   ListenAddress metrics;     // may be off
   std::optional<RpcServerOptions> rpc;

@@ -33,6 +33,7 @@
 #include "services/local/reaper.h"
 #include "services/local/session_record.h"
 #include "services/local/tenants.h"
+#include "storage/base/mutex.h"
 #include "storage/cache/cache.h"
 
 namespace kvarve {
@@ -126,6 +127,18 @@ class Session {
   // the lease. Beyond the number of holds: those found, and no lease.
   std::pair<size_t, LeaseId> Hold(NamespaceHandle ns, int64_t nanos);
   bool MayAdmin() const;
+  // Blocks on their way from devices: the last that were asked for, which are asked for again until
+  // they are there.
+  struct PendingLoad {
+    NamespaceHandle ns = 0;
+    std::vector<BlockKey> keys;
+    Mutex mutex;
+    CondVar changed;
+    bool done ABSL_GUARDED_BY(mutex) = false;
+  };
+  void StartLoad(NamespaceHandle ns, size_t keys);
+  bool AwaitLoad();  // for a moment; whether it is done
+  AcquireResult AcquireLoaded(NamespaceHandle ns, uint64_t request_id, bool* is_loading);
 
   const LocalServerOptions& options_;
   Cache& cache_;
@@ -145,6 +158,7 @@ class Session {
   std::vector<NamespaceInfo> namespaces_;  // by the session's own handle
   std::set<PoolId> pools_;
   std::vector<BlockKey> keys_;
+  std::shared_ptr<PendingLoad> load_;
 
   uint64_t leases_ = 0;                          // not holds; to limit their number
   absl::flat_hash_map<LeaseId, int64_t> holds_;  // until when

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -20,6 +21,9 @@ using local::Type;
 
 constexpr uint32_t kNoSpaceRetryMillis = 100;
 constexpr int64_t kNanosPerMilli = 1'000'000;
+// How long an ACQUIRE waits for what is on devices. Well below what clients wait for an answer, so
+// that they can tell a slow device from a daemon that hangs.
+constexpr int64_t kLoadWaitNanos = 5 * kNanosPerMilli;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
@@ -91,12 +95,56 @@ absl::Status Session::OnLookup(uint64_t request, Packet packet) {
   if (view.body.hold_ms > 0) {
     const int64_t nanos = std::min(int64_t{view.body.hold_ms} * 1'000'000, options_.max_hold_nanos);
     std::tie(hits, reply.hold) = Hold(ns->handle, nanos);
+    reply.host_blocks = static_cast<uint32_t>(hits);
+    // Whoever holds means to read: what is on devices sets out now.
+    if (hits < keys_.size() && cache_.has_devices() && cache_.WantsLoad(ns->handle, keys_)) {
+      hits = std::max(hits, cache_.Lookup(ns->handle, keys_));
+      StartLoad(ns->handle, hits);
+    }
   } else {
-    hits = cache_.Lookup(ns->handle, keys_);
+    size_t in_host = 0;
+    hits = cache_.Lookup(ns->handle, keys_, &in_host);
+    reply.host_blocks = static_cast<uint32_t>(in_host);
   }
-  reply.hit_blocks = reply.host_blocks = static_cast<uint32_t>(hits);
+  reply.hit_blocks = static_cast<uint32_t>(hits);
   Send(Builder(Type::kLookupReply, request).Add(reply));
   return absl::OkStatus();
+}
+
+void Session::StartLoad(NamespaceHandle ns, size_t keys) {
+  const std::span<const BlockKey> wanted = std::span(keys_).first(keys);
+  if (load_ != nullptr && load_->ns == ns && std::ranges::equal(load_->keys, wanted)) {
+    MutexLock lock(&load_->mutex);
+    if (!load_->done) return;
+  }
+  load_ = std::make_shared<PendingLoad>();
+  load_->ns = ns;
+  load_->keys.assign(wanted.begin(), wanted.end());
+  cache_.Load(ns, wanted, IoClass::kDemand, [load = load_](size_t) {
+    MutexLock lock(&load->mutex);
+    load->done = true;
+    load->changed.notify_all();
+  });
+}
+
+bool Session::AwaitLoad() {
+  MutexLock lock(&load_->mutex);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(kLoadWaitNanos);
+  while (!load_->done) {
+    if (load_->changed.wait_until(load_->mutex, until) == std::cv_status::timeout) break;
+  }
+  return load_->done;
+}
+
+// Leases on the leading blocks, brought into memory if need be. Nothing is leased, and `is_loading`
+// set, while they are on their way.
+AcquireResult Session::AcquireLoaded(NamespaceHandle ns, uint64_t request_id, bool* is_loading) {
+  if (cache_.has_devices() && cache_.WantsLoad(ns, keys_)) {
+    StartLoad(ns, keys_.size());
+    *is_loading = !AwaitLoad();
+    if (*is_loading) return AcquireResult();
+  }
+  return cache_.Acquire(ns, keys_, &record_->account, request_id);
 }
 
 absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
@@ -106,8 +154,9 @@ absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
   body.incarnation = cache_.incarnation();
   body.block_bytes = ns->block_bytes;
   AcquireResult result;
+  bool is_loading = false;
   if (leases_ < options_.max_leases_per_session) {
-    result = cache_.Acquire(ns->handle, keys_, &record_->account, view.body.request_id);
+    result = AcquireLoaded(ns->handle, view.body.request_id, &is_loading);
   } else {
     result.over_lease_cap = true;
   }
@@ -115,6 +164,7 @@ absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
   body.lease = result.lease;
   body.blocks = static_cast<uint32_t>(result.grants.size());
   if (result.over_lease_cap) body.flags = local::kOverLeaseCap;
+  if (is_loading) body.flags = local::kLoading;
   Builder builder(Type::kGrant, request,
                   sizeof(body) + result.grants.size() * sizeof(local::GrantItem));
   builder.Add(body);
@@ -181,7 +231,9 @@ absl::Status Session::OnPut(uint64_t request, Packet packet) {
   uint64_t stored = 0;
   for (const PutResult result : results) {
     stored += result == PutResult::kStored;
-    if (result == PutResult::kRejectedNoSpace || result == PutResult::kRejectedQuota) {
+    if (result == PutResult::kShed) {
+      reply.retry_after_ms = static_cast<uint32_t>(retry_nanos / kNanosPerMilli);
+    } else if (result == PutResult::kRejectedNoSpace || result == PutResult::kRejectedQuota) {
       reply.retry_after_ms =
           std::max(kNoSpaceRetryMillis, static_cast<uint32_t>(retry_nanos / kNanosPerMilli));
     }

@@ -1,69 +1,20 @@
 #include "services/metrics/exposition.h"
 
-#include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
 #include <array>
 #include <sstream>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "services/metrics/metric.h"
 
 namespace kvarve {
 namespace {
 
-using prometheus::ClientMetric;
 using prometheus::MetricType;
-
-// Collects the samples of one metric.
-class Samples {
- public:
-  using Labels = std::vector<ClientMetric::Label>;
-
-  explicit Samples(prometheus::MetricFamily* family) : family_(family) {}
-
-  void Add(double value, Labels labels = {}) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    if (family_->type == MetricType::Counter) {
-      metric.counter.value = value;
-    } else {
-      metric.gauge.value = value;
-    }
-    family_->metric.push_back(std::move(metric));
-  }
-  void Add(uint64_t value, Labels labels = {}) {
-    Add(static_cast<double>(value), std::move(labels));
-  }
-
-  void AddLatency(const RequestStats& stats, Labels labels) {
-    ClientMetric metric;
-    metric.label = std::move(labels);
-    uint64_t cumulative = 0;
-    for (size_t i = 0; i < stats.buckets.size(); ++i) {
-      cumulative += stats.buckets[i];
-      const double bound = i < kLatencyBoundsMicros.size()
-                               ? static_cast<double>(kLatencyBoundsMicros[i]) / 1e6
-                               : std::numeric_limits<double>::infinity();
-      metric.histogram.bucket.push_back({cumulative, bound});
-    }
-    metric.histogram.sample_count = cumulative;
-    metric.histogram.sample_sum = static_cast<double>(stats.total_micros) / 1e6;
-    family_->metric.push_back(std::move(metric));
-  }
-
- private:
-  prometheus::MetricFamily* const family_;
-};
-
-struct Metric {
-  const char* name;
-  MetricType type;
-  const char* labels;  // for the documentation; empty: none
-  const char* help;
-  void (*collect)(const MetricsSnapshot& snapshot, Samples& samples);
-};
 
 // Snapshots and samples of a row.
 using Snapshot = const MetricsSnapshot&;
@@ -375,6 +326,13 @@ const Metric kMetrics[] = {
      }},
 };
 
+std::vector<const Metric*> AllMetrics() {
+  std::vector<const Metric*> rows;
+  for (const Metric& metric : kMetrics) rows.push_back(&metric);
+  for (const Metric& metric : DeviceMetrics()) rows.push_back(&metric);
+  return rows;
+}
+
 std::string_view TypeText(MetricType type) {
   if (type == MetricType::Counter) return "counter";
   return type == MetricType::Histogram ? "histogram" : "gauge";
@@ -384,7 +342,8 @@ std::string_view TypeText(MetricType type) {
 
 std::string ExposeMetrics(const MetricsSnapshot& snapshot) {
   std::vector<prometheus::MetricFamily> families;
-  for (const Metric& metric : kMetrics) {
+  for (const Metric* row : AllMetrics()) {
+    const Metric& metric = *row;
     prometheus::MetricFamily family;
     family.name = metric.name;
     family.help = metric.help;
@@ -405,7 +364,8 @@ std::string MetricsMarkdown() {
       "docs/metrics.md`. They are served at\n`http://METRICS.LISTEN/metrics`; counters start at 0 "
       "with the daemon.\n\n"
       "| metric | type | labels | what it says |\n|---|---|---|---|\n";
-  for (const Metric& metric : kMetrics) {
+  for (const Metric* row : AllMetrics()) {
+    const Metric& metric = *row;
     text += absl::StrFormat("| `%s` | %s | %s | %s |\n", metric.name, TypeText(metric.type),
                             metric.labels, metric.help);
   }

@@ -224,6 +224,10 @@ TEST(MetricsMarkdownTest, TheCommittedPageIsWhatTheTableSays) {
 TEST(MetricsMarkdownTest, NamesEveryFamilyThatIsServed) {
   MetricsSnapshot s = Snapshot();
   s.rpc.emplace();
+  s.cache.devices.emplace();
+  DeviceStats& device = s.cache.devices->devices.emplace_back();
+  device.path = "/dev/nvme0n1";
+  device.io.of[0][0].requests = 1;
   std::istringstream lines(ExposeMetrics(s));
   const std::string page = MetricsMarkdown();
   size_t served = 0, listed = 0;
@@ -236,6 +240,28 @@ TEST(MetricsMarkdownTest, NamesEveryFamilyThatIsServed) {
   for (size_t at = page.find("| `"); at != std::string::npos; at = page.find("| `", at + 1))
     ++listed;
   EXPECT_EQ(served, listed);
+}
+
+TEST(DeviceMetricsTest, SayWhatTheTierHasAndDid) {
+  MetricsSnapshot s = Snapshot();
+  EXPECT_EQ(ExposeMetrics(s).find("kvarve_nvme"), std::string::npos);
+  DeviceTierStats& tier = s.cache.devices.emplace();
+  tier.dirty_bytes = 4096;
+  tier.given_up_blocks[static_cast<size_t>(GivenUp::kFull)] = 3;
+  tier.not_admitted_blocks[static_cast<size_t>(NotAdmitted::kParent)] = 5;
+  DeviceStats& device = tier.devices.emplace_back();
+  device.path = "/dev/nvme0n1";
+  device.state = DeviceState::kWriteOff;
+  device.io.of[static_cast<int>(IoClass::kFlush)][static_cast<int>(IoOp::kWrite)] = {7, 8192, 0, 0};
+  const std::string text = ExposeMetrics(s);
+  for (const char* line :
+       {"kvarve_nvme_dirty_bytes 4096\n", "kvarve_nvme_given_up_blocks_total{reason=\"full\"} 3\n",
+        "kvarve_nvme_admit_dropped_total{reason=\"parent\"} 5\n",
+        "kvarve_nvme_device_state{device=\"/dev/nvme0n1\",state=\"write_off\"} 1\n",
+        "kvarve_nvme_io_bytes_total{device=\"/dev/nvme0n1\",class=\"flush\",op=\"write\"} "
+        "8192\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line;
+  }
 }
 
 }  // namespace

@@ -40,11 +40,21 @@ class CacheBlockStore final : public BlockStore {
   }
   std::vector<NamespaceInfo> Namespaces() const override { return cache_->Namespaces(); }
 
-  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys) override {
-    return cache_->Lookup(ns, keys);
+  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host) override {
+    return cache_->Lookup(ns, keys, in_host);
   }
   size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id) override {
     return cache_->Touch(ns, keys, request_id);
+  }
+
+  bool WantsLoad(NamespaceHandle ns, std::span<const BlockKey> keys) override {
+    return cache_->has_devices() && cache_->WantsLoad(ns, keys);
+  }
+  void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
+            std::function<void()> done) override {
+    cache_->Load(ns, keys, io_class, [done = std::move(done)](size_t) {
+      if (done) done();
+    });
   }
 
   BlockLease Acquire(NamespaceHandle ns, std::span<const BlockKey> keys,

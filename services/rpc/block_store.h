@@ -52,9 +52,15 @@ class BlockStore {
   virtual std::vector<NamespaceInfo> Namespaces() const = 0;
 
   // REQUIRES: an open handle, keys.size() <= kMaxKeysPerCall (here and below).
-  virtual size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys) = 0;
+  // `in_host`, if not null: Cache::Lookup.
+  virtual size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys,
+                        size_t* in_host = nullptr) = 0;
   virtual size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id) = 0;
-  // A lease on the leading blocks found; its end may come on any thread.
+  // Cache::WantsLoad, Cache::Load.
+  virtual bool WantsLoad(NamespaceHandle ns, std::span<const BlockKey> keys) = 0;
+  virtual void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
+                    std::function<void()> done) = 0;
+  // A lease on the leading blocks found in memory; its end may come on any thread.
   virtual BlockLease Acquire(NamespaceHandle ns, std::span<const BlockKey> keys,
                              uint64_t request_id) = 0;
   virtual absl::Status Put(const PutRequest& request, std::span<PutResult> results) = 0;

@@ -108,12 +108,16 @@ KvCacheService::Unary* KvCacheService::Lookup(Context* context, const v1::Lookup
                                               v1::LookupReply* reply) {
   return Serve(RpcMethod::kLookup, Verb::kLookup, context, *request, [&](const Caller& caller) {
     KV_ASSIGN_OR_RETURN(const kvarve::Run run, RunOf(*store_, caller, *request));
-    const auto hits = static_cast<uint32_t>(store_->Lookup(run.ns.handle, run.keys));
-    reply->set_hit_blocks(hits);
-    if (hits > 0) {
-      v1::TierRun* const tier = reply->add_runs();
-      tier->set_tier(v1::TIER_HOST);
-      tier->set_blocks(hits);
+    size_t in_host = 0;
+    const size_t hits = store_->Lookup(run.ns.handle, run.keys, &in_host);
+    reply->set_hit_blocks(static_cast<uint32_t>(hits));
+    // Behind the first that is on a device only, others may be in memory: the slower tier is named.
+    for (const auto& [tier, blocks] :
+         {std::pair(v1::TIER_HOST, in_host), std::pair(v1::TIER_NVME, hits - in_host)}) {
+      if (blocks == 0) continue;
+      v1::TierRun* const run_of_tier = reply->add_runs();
+      run_of_tier->set_tier(tier);
+      run_of_tier->set_blocks(static_cast<uint32_t>(blocks));
     }
     return absl::OkStatus();
   });
@@ -173,9 +177,15 @@ KvCacheService::Unary* KvCacheService::Prefetch(Context* context,
                                                 v1::PrefetchReply* reply) {
   return Serve(RpcMethod::kPrefetch, Verb::kRead, context, *request, [&](const Caller& caller) {
     KV_ASSIGN_OR_RETURN(const kvarve::Run run, RunOf(*store_, caller, *request));
-    // All there is lies in the fastest tier already: asking for it is an access.
-    const size_t hits = store_->Touch(run.ns.handle, run.keys, request->request_id());
+    // Asking for what is in memory is an access.
+    const size_t here = store_->Touch(run.ns.handle, run.keys, request->request_id());
+    size_t hits = here;
+    if (store_->WantsLoad(run.ns.handle, run.keys)) {
+      hits = std::max(here, store_->Lookup(run.ns.handle, run.keys));
+      store_->Load(run.ns.handle, run.keys, IoClass::kPrefetch, nullptr);
+    }
     reply->set_hit_blocks(static_cast<uint32_t>(hits));
+    reply->set_started_blocks(static_cast<uint32_t>(hits - here));
     return absl::OkStatus();
   });
 }

@@ -39,7 +39,7 @@ class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
  private:
   void Next() {
-    if (at_ == lease_.blocks.size() && !Lease()) return;
+    if (at_ == lease_.blocks.size() && (LoadsFirst() || !Lease())) return;
     const StoredBlock& block = lease_.blocks[at_];
     const uint64_t payload = std::min(run_.ns.block_bytes - offset_, frames::kMaxPayloadBytes);
     const frames::FrameFields fields{"", static_cast<uint32_t>(done_), offset_, run_.ns.block_bytes,
@@ -59,14 +59,31 @@ class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     StartWrite(&frame_, grpc::WriteOptions().set_no_compression());
   }
 
+  std::span<const BlockKey> Piece() const {
+    const size_t most = std::max<uint64_t>(kReadPieceBytes / run_.ns.block_bytes, 1);
+    const auto rest = std::span(run_.keys).subspan(done_);
+    return rest.first(std::min(most, rest.size()));
+  }
+
+  // Whether blocks of the next piece come from a device: it goes on when they are here, or cannot
+  // be.
+  bool LoadsFirst() {
+    const auto piece = Piece();
+    if (loaded_until_ == done_ + piece.size() || is_short_ ||
+        !run_.store->WantsLoad(run_.ns.handle, piece)) {
+      return false;
+    }
+    loaded_until_ = done_ + piece.size();
+    run_.store->Load(run_.ns.handle, piece, IoClass::kDemand, [this] { Next(); });
+    return true;
+  }
+
   // The next piece of the run. False: the call has ended.
   bool Lease() {
     frame_.Clear();
     lease_ = BlockLease();  // the one before ends with gRPC's last slice of it
     at_ = 0;
-    const size_t most = std::max<uint64_t>(kReadPieceBytes / run_.ns.block_bytes, 1);
-    const auto rest = std::span(run_.keys).subspan(done_);
-    const auto piece = rest.first(std::min(most, rest.size()));
+    const auto piece = Piece();
     if (!piece.empty() && !is_short_) {
       lease_ = run_.store->Acquire(run_.ns.handle, piece, run_.request_id);
       is_short_ = lease_.blocks.size() < piece.size() && !lease_.over_cap;
@@ -92,6 +109,7 @@ class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   size_t done_ = 0;  // blocks of the run that were sent
   uint64_t offset_ = 0;
   uint64_t bytes_ = 0;
+  size_t loaded_until_ = 0;
   bool is_short_ = false;  // the store has no more of the run
   grpc::ByteBuffer frame_;
   absl::Status status_;

@@ -53,7 +53,7 @@ class FakeStore final : public BlockStore {
     return absl::UnimplementedError("not asked here");
   }
   size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t) override {
-    return Lookup(ns, keys);
+    return Lookup(ns, keys, nullptr);
   }
   BlockLease Acquire(NamespaceHandle, std::span<const BlockKey>, uint64_t) override { return {}; }
   absl::Status Put(const PutRequest&, std::span<PutResult>) override {
@@ -68,10 +68,16 @@ class FakeStore final : public BlockStore {
     return from;
   }
   uint64_t next_event() const override { return 1; }
-  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys) override {
+  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host) override {
     size_t hits = 0;
     while (hits < keys.size() && blocks_[ns].contains(Text(keys[hits]))) ++hits;
+    if (in_host != nullptr) *in_host = hits;
     return hits;
+  }
+  bool WantsLoad(NamespaceHandle ns, std::span<const BlockKey> keys) override { return false; }
+  void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
+            std::function<void()> done) override {
+    if (done) done();
   }
   uint64_t Invalidate(NamespaceHandle ns) override {
     const uint64_t removed = blocks_[ns].size();

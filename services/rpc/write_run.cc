@@ -31,6 +31,8 @@ v1::PutResult ResultOf(PutResult result) {
       return v1::PUT_REJECTED_INVALIDATED;
     case PutResult::kRejectedQuota:
       return v1::PUT_REJECTED_QUOTA;
+    case PutResult::kShed:
+      return v1::PUT_SHED;
   }
   return v1::PUT_UNSPECIFIED;
 }

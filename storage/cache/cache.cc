@@ -6,9 +6,11 @@
 #include <array>
 
 #include "absl/strings/str_format.h"
+#include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 #include "storage/block/checksum.h"
 #include "storage/cache/cache_rep.h"
+#include "storage/cache/device_tier.h"
 
 namespace kvarve {
 namespace {
@@ -40,13 +42,18 @@ Cache::Rep::Rep(const CacheOptions& options)
       chunk_bytes(std::min(options.arena.chunk_bytes, options.arena.capacity_bytes)),
       events(options.event_window),
       handle_of_index(kMaxNamespaces, kNoHandle),
-      blocks_of_index(kMaxNamespaces) {
+      blocks_of_index(kMaxNamespaces),
+      device_options(options.devices) {
   for (uint32_t i = kMaxNamespaces; i-- > 0;)
     free_indices.push_back(static_cast<NamespaceIndex>(i));
 }
 
+Cache::Rep::~Rep() = default;
+
 Cache::Cache(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
-Cache::~Cache() = default;
+Cache::~Cache() {
+  if (rep_->tier != nullptr) rep_->tier->CloseLoads();
+}
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const CacheOptions& options) {
   if (options.policy != "lru") {
@@ -67,16 +74,20 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const CacheOptions& options
 
 uint64_t Cache::incarnation() const { return rep_->incarnation; }
 
-size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys) {
+size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host) {
   KV_CHECK(keys.size() <= kMaxKeysPerCall);
-  size_t hit = 0;
+  size_t hit = 0, host = 0;
   bool more = true;
   for (size_t begin = 0; more; begin += kKeysPerHold) {
     MutexLock lock(&rep_->mutex);
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
-    hit += rep_->index->FindPrefix(rep_->Record(ns).index, slice, nullptr);
+    size_t slice_host = 0;
+    hit += rep_->FindAnywhere(rep_->Record(ns), slice, &slice_host);
+    if (host == begin) host += slice_host;
     more = hit == begin + slice.size() && hit < keys.size();
     if (more) continue;
+    if (in_host != nullptr) *in_host = host;
+    if (rep_->tier != nullptr) rep_->tier->NoteAsked(keys, hit);
     ++rep_->counters.lookups;
     rep_->counters.lookup_keys += keys.size();
     rep_->counters.lookup_hit_keys += hit;
@@ -112,7 +123,9 @@ uint64_t Cache::Invalidate(NamespaceHandle ns) {
   NamespaceIndex old = 0;
   uint64_t removed = 0;
   EntryId end = 0;
+  bool has_second = true;            // index to go on with
   std::shared_ptr<const void> open;  // not forgotten before the old entries are gone
+  DeviceTier::Clearing on_devices;
   const auto remove_slice = [&](EntryId begin, EntryId slice_end) {
     r.index->ForEachRange(begin, slice_end, old, [&](EntryId id) {
       r.Remove(id, /*tell=*/false);
@@ -127,18 +140,19 @@ uint64_t Cache::Invalidate(NamespaceHandle ns) {
     old = record.index;
     ++record.epoch;
     r.events.Add(CacheEventKind::kCleared, record.name, BlockKey{}, 0);
+    if (r.tier != nullptr) on_devices = r.tier->BeginClear(record);
     end = r.index->capacity_ids();
-    if (r.free_indices
-            .empty()) {  // no second index to go on with: empty this one while nobody looks
+    if (r.free_indices.empty()) {  // empty this one while nobody looks
       remove_slice(0, end);
-      r.counters.invalidated_blocks += removed;
-      return removed;
+      end = 0;
+      has_second = false;
+    } else {
+      record.index = r.free_indices.back();
+      r.free_indices.pop_back();
+      // What still lies in the old index is cleared already: its leaving is no event.
+      r.handle_of_index[old] = Rep::kNoHandle;
+      r.handle_of_index[record.index] = ns;
     }
-    record.index = r.free_indices.back();
-    r.free_indices.pop_back();
-    // What still lies in the old index is cleared already: its leaving is no event.
-    r.handle_of_index[old] = Rep::kNoHandle;
-    r.handle_of_index[record.index] = ns;
   }
   for (EntryId begin = 0; begin < end;) {
     const EntryId slice_end = end - begin > kIdsPerHold ? begin + kIdsPerHold : end;
@@ -146,10 +160,19 @@ uint64_t Cache::Invalidate(NamespaceHandle ns) {
     remove_slice(begin, slice_end);
     begin = slice_end;
   }
+  if (r.tier != nullptr) {
+    const absl::Status erased = r.tier->FinishClear(on_devices);
+    if (!erased.ok()) {
+      KvLog(LogLevel::kError,
+            "an erase is not on every device: blocks may come back with a restart",
+            {{"reason", erased.ToString()}});
+    }
+  }
   MutexLock lock(&r.mutex);
-  r.free_indices.insert(r.free_indices.begin(), old);  // used again as late as possible
+  // Used again as late as possible.
+  if (has_second) r.free_indices.insert(r.free_indices.begin(), old);
   r.counters.invalidated_blocks += removed;
-  return removed;
+  return std::max(removed, on_devices.blocks);
 }
 
 uint64_t Cache::InvalidateKeys(NamespaceHandle ns, std::span<const BlockKey> keys) {
@@ -159,8 +182,10 @@ uint64_t Cache::InvalidateKeys(NamespaceHandle ns, std::span<const BlockKey> key
     MutexLock lock(&rep_->mutex);
     for (const BlockKey& key : keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin))) {
       const EntryId id = rep_->index->Find(rep_->Record(ns).index, key);
-      if (id == kNoEntry) continue;
-      rep_->Remove(id);
+      const bool was_on_device =
+          rep_->tier != nullptr && rep_->tier->Forget(rep_->Record(ns), key, id);
+      if (id == kNoEntry && !was_on_device) continue;
+      if (id != kNoEntry) rep_->Remove(id);
       ++removed;
       ++rep_->counters.invalidated_blocks;
     }
@@ -232,6 +257,33 @@ absl::Status Cache::Resize(uint64_t capacity_bytes) {
   return absl::OkStatus();
 }
 
+absl::Status Cache::AddDevice(std::unique_ptr<Device> device) {
+  {
+    MutexLock lock(&rep_->mutex);
+    if (rep_->tier == nullptr) {
+      rep_->tier = std::make_unique<DeviceTier>(rep_.get(), rep_->device_options);
+      for (NamespaceRecord& record : rep_->namespaces) {
+        if (record.used != 0) rep_->tier->OnOpened(&record);
+      }
+      rep_->has_tier.store(true);
+    }
+  }
+  return rep_->tier->Add(std::move(device));
+}
+
+absl::Status Cache::RemoveDevice(std::string_view path) {
+  if (rep_->tier == nullptr) return absl::NotFoundError("this daemon has no devices");
+  return rep_->tier->Remove(path);
+}
+
+void Cache::FlushDevices(int64_t nanos) {
+  if (rep_->tier != nullptr) rep_->tier->Flush(SystemClock::Get()->NowNanos() + nanos);
+}
+
+bool Cache::WaitDevices(int64_t nanos) {
+  return rep_->tier == nullptr || rep_->tier->WaitIdle(SystemClock::Get()->NowNanos() + nanos);
+}
+
 uint64_t Cache::chunk_epoch() const { return rep_->arena->chunk_epoch(); }
 
 std::vector<ChunkInfo> Cache::Chunks(PoolId pool) const {
@@ -261,6 +313,7 @@ CacheStats Cache::Stats() const {
   stats.leases = rep_->leases.size();
   stats.leased_bytes = rep_->leased_bytes;
   stats.quarantined_bytes = rep_->quarantined_bytes;
+  if (rep_->tier != nullptr) stats.devices = rep_->tier->Stats();
   for (const auto& [tenant, pool] : rep_->pools) {
     const TenantState& state = rep_->tenants[pool];
     PoolStats& of = stats.pools.emplace_back(state.counted);
@@ -302,9 +355,10 @@ absl::Status Cache::CheckInvariants() const {
     ++(entry.live ? live : doomed);
     if (r.arena->Owner(SlotRef{entry.slot}) != id)
       return Differs("owner of a slot", r.arena->Owner(SlotRef{entry.slot}), id);
-    // Guards of puts in progress come on top.
+    if (r.tier != nullptr && r.tier->IsDirty(id)) ++holds[id];
+    // Guards of puts and loads in progress come on top.
     if (entry.leases < holds[id]) return Differs("leases of an entry", entry.leases, holds[id]);
-    if (r.reserved_slots == 0 && entry.leases != holds[id])
+    if (r.reserved_slots == 0 && r.load_guards == 0 && entry.leases != holds[id])
       return Differs("leases at rest", entry.leases, holds[id]);
     if (entry.live && entry.parent != kNoEntry) ++children[entry.parent];
     if (entry.live) ++blocks[entry.ns];

@@ -28,17 +28,33 @@
 #include "storage/base/clock.h"
 #include "storage/block/block_key.h"
 #include "storage/block/namespace.h"
+#include "storage/cache/device_stats.h"
 #include "storage/cache/event_ring.h"
 #include "storage/cache/quota.h"
+#include "storage/catalogue/catalogue.h"
 #include "storage/index/index.h"
+#include "storage/io/device.h"
 
 namespace kvarve {
 
 inline constexpr size_t kKeysPerHold = 512;
 inline constexpr size_t kMaxKeysPerCall = 8192;
 
+// Of the NVMe tier, if devices are added.
+struct DeviceTierOptions {
+  Catalogue* catalogue = nullptr;      // outlives the cache; null: nothing is kept between starts
+  uint64_t max_entries = 64ull << 20;  // blocks on devices
+  uint64_t dirty_bytes_max = 0;        // admitted and not yet written; 0: 16 MiB a device
+  double drive_writes_per_day = 1;     // WriteBudget
+  int64_t gather_nanos = 20'000'000;   // how long a device waits for a whole frame
+  int64_t scrub_nanos = 0;             // an idle device verifies a segment so often; 0: never
+  // Called for each block that is complete on a device, without a lock. For tests.
+  std::function<void(const AppendBlock& block)> on_written;
+};
+
 struct CacheOptions {
   ArenaOptions arena;
+  DeviceTierOptions devices;
   uint64_t max_entries = 64ull << 20;
   std::string policy = "lru";
   uint64_t lease_bytes_max = 0;  // leased and quarantined, all accounts; 0: half of the capacity
@@ -103,8 +119,9 @@ enum class PutResult : uint8_t {
   kRejectedPolicy = 4,
   kRejectedInvalidated = 5,  // the namespace was invalidated meanwhile
   kRejectedQuota = 6,        // the tenant's, and nothing of its own can go
+  kShed = 7,                 // the devices cannot keep up: to be tried again
 };
-inline constexpr size_t kPutResults = 7;
+inline constexpr size_t kPutResults = 8;
 std::string_view PutResultName(PutResult result);
 
 using BlockPieces = std::vector<std::span<const std::byte>>;
@@ -159,6 +176,7 @@ struct CacheStats {
   uint64_t put_blocks[kPutResults] = {};  // by PutResult
   uint64_t put_bytes = 0, put_conflicts = 0;
   uint64_t evicted_blocks = 0, reclaimed_blocks = 0, invalidated_blocks = 0, corrupt_blocks = 0;
+  std::optional<DeviceTierStats> devices;  // none: there never was one
 };
 
 class Cache {
@@ -181,9 +199,17 @@ class Cache {
   // Without `open`: as they are now.
   std::vector<NamespaceInfo> Namespaces() const;
 
-  // Hit length: how many leading keys are published. Touches and pins nothing.
+  // Hit length: how many leading keys are published, in any tier; `in_host`, if not null, gets how
+  // many of the leading ones are in the host tier. Touches and pins nothing.
   // REQUIRES: an open handle, keys.size() <= kMaxKeysPerCall (here and below).
-  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys);
+  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host = nullptr);
+
+  // Brings the leading blocks that are found, in any tier, into the host tier; what somebody else
+  // is bringing is waited for, not read twice. `done` is called once, without a lock, in this call
+  // or on a device's thread: so many leading blocks are in the host tier, and stay until it
+  // returns. Fewer than Lookup said: a device failed, or the host tier has no room.
+  void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
+            std::function<void(size_t blocks)> done);
 
   // Leases the leading blocks found, and touches them. With `hold_nanos` > 0 the lease is a hold:
   // it ends by itself then (ExpireHolds), and touches nothing.
@@ -207,7 +233,8 @@ class Cache {
   size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id);
 
   // Empties the namespace at once (lookups miss when it returns; puts that began before publish
-  // nothing). Returns the blocks removed: 0 too when the namespace was forgotten meanwhile.
+  // nothing), on devices too, where that is durable when it returns. Returns the blocks removed: 0
+  // too when the namespace was forgotten meanwhile.
   uint64_t Invalidate(NamespaceHandle ns);
   uint64_t InvalidateKeys(NamespaceHandle ns, std::span<const BlockKey> keys);
 
@@ -228,6 +255,21 @@ class Cache {
   // Online. Shrinking evicts what lies in the retiring chunks; leased blocks leave with their
   // lease.
   absl::Status Resize(uint64_t capacity_bytes);
+
+  // ---- The NVMe tier. One at a time.
+  // Adds a device that was formatted (storage/segment/device_format.h). It serves at once, and in
+  // the background learns what it has. Fails as SegmentLog::Open does.
+  absl::Status AddDevice(std::unique_ptr<Device> device);
+  // Writes out what is on its way to it; blocks that only it has are gone.  NotFound.
+  absl::Status RemoveDevice(std::string_view path);
+  // Before the end: writes out what only the host tier has, hottest first, as far as time allows.
+  void FlushDevices(int64_t nanos);
+  // Waits until all devices are recovered and nothing is on its way to them. False: not in time.
+  bool WaitDevices(int64_t nanos);
+
+  bool has_devices() const;  // THREADS: any
+  // Whether the first of the keys that is not in the host tier is on a device. Counts nothing.
+  bool WantsLoad(NamespaceHandle ns, std::span<const BlockKey> keys);
 
   // What a tenant may have from now on. A tenant that has more gives it back as it puts, and what
   // others are owed of it as they put. InvalidArgument: CheckQuotas; for connections, which are the

@@ -10,6 +10,7 @@
 #ifndef KVARVE_STORAGE_CACHE_CACHE_REP_H_
 #define KVARVE_STORAGE_CACHE_CACHE_REP_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -47,13 +48,17 @@ class TouchTable {
   std::vector<Slot> slots_ = std::vector<Slot>(kSlots);
 };
 
+class DeviceTier;
+inline constexpr uint32_t kNoDeviceNs = UINT32_MAX;
+
 struct NamespaceRecord {
   NamespaceInfo info;  // its `open` is the only one when nobody has the namespace open
   std::shared_ptr<const NamespaceInfo> name;  // what events say; outlives the record in them
   NamespaceIndex index = 0;                   // the entries' namespace; a new one after Invalidate
   uint32_t epoch = 0;                         // counts invalidations
   uint32_t group = 0;                         // the policy's
-  uint64_t used = 0;  // when, in uses of any namespace; 0: the record is free
+  uint64_t used = 0;                 // when, in uses of any namespace; 0: the record is free
+  uint32_t device_ns = kNoDeviceNs;  // DeviceIndex::Ns
 };
 
 // What the cache knows of a tenant, by the number of its pool.
@@ -90,6 +95,7 @@ struct KeptExtents {
 
 struct Cache::Rep {
   explicit Rep(const CacheOptions& options);
+  ~Rep();
 
   // ---- room.cc
   // Up to `count` slots, evicting as needed; appends to `slots`. What ended it, if it is a quota.
@@ -111,6 +117,20 @@ struct Cache::Rep {
   // Removes the live entries among `owners` whose slot lies in chunk `chunk_id`, slice by slice;
   // takes the mutex itself.
   uint64_t RemoveOwners(const std::vector<uint32_t>& owners, uint64_t chunk_id);
+
+  // ---- put.cc
+  // A new block in a slot of its own, after its parent. None: the index is full; the slot stays the
+  // caller's.
+  std::optional<EntryId> InsertBlock(const NamespaceRecord& ns, const BlockKey& key,
+                                     const BlockKey* parent, uint32_t depth, SlotRef slot,
+                                     uint64_t checksum, uint32_t recompute_us);
+
+  // ---- load.cc
+  // Cache::Load. Takes the mutex itself.
+  void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
+            std::function<void(size_t)> done);
+  // How many leading keys are found, in any tier.
+  size_t FindAnywhere(const NamespaceRecord& ns, std::span<const BlockKey> keys, size_t* in_host);
 
   // ---- tenants.cc
   PoolId AddTenant(const std::string& name);
@@ -165,6 +185,8 @@ struct Cache::Rep {
   bool ForgetNamespace(std::optional<PoolId> pool);
   NamespaceRecord& AddNamespace(NamespaceInfo info);
   uint64_t SlotBytes(const NamespaceRecord& ns) const;
+  // The entry leaves the host tier: for a device, or for good.
+  void TellLeft(const IndexEntry& entry);
   // Adds an event of a live entry, unless its namespace was cleared.
   void Tell(CacheEventKind kind, const IndexEntry& entry, CacheTier tier = CacheTier::kHost);
 
@@ -210,7 +232,8 @@ struct Cache::Rep {
   uint64_t chunk_bytes = 0;
   uint64_t leased_bytes = 0;  // all accounts
   uint64_t quarantined_bytes = 0;
-  uint64_t reserved_slots = 0;  // of puts in progress
+  uint64_t reserved_slots = 0;  // of puts and loads in progress
+  uint64_t load_guards = 0;     // leases of loads in progress
   TouchTable touches;
   EventRing events;
   // By NamespaceIndex; kNoHandle: not in use, or cleared and being emptied.
@@ -218,6 +241,10 @@ struct Cache::Rep {
   std::vector<NamespaceHandle> handle_of_index;
   std::vector<uint32_t> blocks_of_index;  // live ones
   CacheStats counters;                    // only the counter fields
+  DeviceTierOptions device_options;
+  std::atomic<bool> has_tier{false};
+  // Null until the first device is added, and then never again. Last: it ends before the rest.
+  std::unique_ptr<DeviceTier> tier;
 };
 
 }  // namespace kvarve

@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "storage/base/status_macros.h"
 #include "storage/cache/cache_rep.h"
+#include "storage/cache/device_tier.h"
 
 namespace kvarve {
 
@@ -96,16 +97,23 @@ absl::StatusOr<NamespaceInfo> Cache::OpenNamespace(const NamespaceDescriptor& de
   info.key_bytes = descriptor.key_bytes;
   info.tenant = descriptor.tenant;
   info.model = descriptor.model;
-  MutexLock lock(&rep_->mutex);
   Rep& r = *rep_;
-  if (auto it = r.handle_of.find(info.id); it != r.handle_of.end()) {
-    const NamespaceInfo& known = r.Record(it->second).info;
-    if (known.digest == info.digest) return known;
-    return absl::AlreadyExistsError(
-        "another namespace has the same first 16 bytes of its digest: change the salt");
+  bool is_new_to_devices = false;
+  {
+    MutexLock lock(&r.mutex);
+    if (auto it = r.handle_of.find(info.id); it != r.handle_of.end()) {
+      const NamespaceInfo& known = r.Record(it->second).info;
+      if (known.digest == info.digest) return known;
+      return absl::AlreadyExistsError(
+          "another namespace has the same first 16 bytes of its digest: change the salt");
+    }
+    KV_RETURN_IF_ERROR(r.RoomForNamespace(info.tenant));
+    NamespaceRecord& record = r.AddNamespace(std::move(info));
+    info = record.info;
+    if (r.tier != nullptr) is_new_to_devices = r.tier->OnOpened(&record);
   }
-  KV_RETURN_IF_ERROR(r.RoomForNamespace(info.tenant));
-  return r.AddNamespace(std::move(info)).info;
+  if (is_new_to_devices) r.tier->NoteTenant(info);
+  return info;
 }
 
 absl::StatusOr<NamespaceInfo> Cache::FindNamespace(const NamespaceId& id) {

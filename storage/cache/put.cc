@@ -8,6 +8,7 @@
 #include "storage/base/status_macros.h"
 #include "storage/block/checksum.h"
 #include "storage/cache/cache_rep.h"
+#include "storage/cache/device_tier.h"
 
 namespace kvarve {
 namespace {
@@ -18,6 +19,9 @@ constexpr size_t kGroupBlocksMax = 64;
 constexpr uint64_t kGroupBytesMax = 32ull << 20;
 
 constexpr size_t kCopyAlignment = 64;
+
+// About what a device needs for a few frames.
+constexpr int64_t kShedRetryNanos = 5'000'000;
 
 enum class Step : uint8_t { kCopy, kDone };
 
@@ -105,6 +109,11 @@ class PutCall {
     const PoolId pool = ns_.info.pool;
     const uint64_t bytes = ns_.info.block_bytes;
     failure_ = PutResult::kRejectedNoSpace;
+    const size_t wanted = missing;
+    if (r_.tier != nullptr) {
+      missing = r_.tier->ReserveDirty(bytes, missing);
+      reserved_dirty_ = missing * bytes;
+    }
     const size_t allowed = r_.ingest.Take(pool, bytes, missing, r_.clock->NowNanos());
     std::optional<Resource> limit = r_.AllocateWithRoom(ns_, allowed, &slots_);
     if (slots_.size() < allowed) {
@@ -112,7 +121,15 @@ class PutCall {
     } else if (allowed < missing) {
       limit = Resource::kIngest;
     }
-    if (!limit.has_value()) return;
+    if (!limit.has_value()) {
+      // What is on its way to a device makes room soon.
+      const bool waits = r_.tier != nullptr && r_.tier->has_dirty();
+      if (missing < wanted || (slots_.size() < allowed && waits)) {
+        failure_ = PutResult::kShed;
+        if (request_.retry_after_nanos != nullptr) *request_.retry_after_nanos = kShedRetryNanos;
+      }
+      return;
+    }
     failure_ = PutResult::kRejectedQuota;
     r_.tenants[pool].counted.Refused(*limit, missing - slots_.size());
     if (request_.quota_status != nullptr) *request_.quota_status = r_.OverQuota(pool, *limit);
@@ -153,15 +170,32 @@ class PutCall {
         failure_ = PutResult::kRejectedInvalidated;
         break;
       }
-      if (steps_[i - begin] != Step::kCopy) continue;
+      if (steps_[i - begin] != Step::kCopy) {
+        Offer(i);
+        continue;
+      }
       if (!PublishOne(i, slots_[slot], checksums_[i - begin], begin)) {
         failure_ = PutResult::kRejectedNoSpace;
         break;
       }
       ++slot;
+      if (results_[i] != PutResult::kStored) Offer(i);
     }
     for (; slot < slots_.size(); ++slot) r_.FreeSlot(slots_[slot]);
+    Offer(i);
+    if (r_.tier != nullptr) r_.tier->UnreserveDirty(std::exchange(reserved_dirty_, 0));
     return i;
+  }
+
+  // The run of stored blocks that ends before block `end` may go to a device.
+  void Offer(size_t end) {
+    if (run_.empty()) return;
+    const size_t first = end - run_.size();
+    const BlockKey* const parent = first > 0         ? &request_.keys[first - 1]
+                                   : request_.parent ? &*request_.parent
+                                                     : nullptr;
+    r_.tier->Offer(ns_, run_, parent, request_.recompute_us);
+    run_.clear();
   }
 
   // False: no space; the slot is freed by the caller.
@@ -179,18 +213,12 @@ class PutCall {
                              : request_.parent ? &*request_.parent
                                                : nullptr;
     const uint32_t depth = request_.first_depth + static_cast<uint32_t>(i);
-    auto id = r_.index->Insert(ns_.index, request_.keys[i], parent, depth, slot.packed, checksum);
-    if (!id.ok()) return false;  // the index is full
-    ++r_.blocks_of_index[ns_.index];
-    r_.arena->SetOwner(slot, *id);
-    const IndexEntry& entry = r_.index->Get(*id);
-    r_.policy->OnInsert(*id, {depth, ns_.info.block_bytes, request_.recompute_us, ns_.group},
-                        /*evictable=*/true);
-    if (entry.parent != kNoEntry && r_.index->Get(entry.parent).children == 1) {
-      r_.policy->OnEvictable(entry.parent, false);
-    }
+    const std::optional<EntryId> id =
+        r_.InsertBlock(ns_, request_.keys[i], parent, depth, slot, checksum, request_.recompute_us);
+    if (!id.has_value()) return false;
     r_.touches.Touched(ns_.index, request_.request_id, depth + 1);
-    r_.Tell(CacheEventKind::kStored, entry);
+    r_.Tell(CacheEventKind::kStored, r_.index->Get(*id));
+    if (r_.tier != nullptr) run_.push_back(*id);
     results_[i] = PutResult::kStored;
     r_.counters.put_bytes += ns_.info.block_bytes;
     PoolStats& counted = r_.tenants[ns_.info.pool].counted;
@@ -224,10 +252,25 @@ class PutCall {
   std::vector<Step> steps_;
   std::vector<uint64_t> checksums_;
   PutResult failure_ = PutResult::kRejectedNoSpace;
+  std::vector<EntryId> run_;  // stored one after the other, and not yet offered to a device
+  uint64_t reserved_dirty_ = 0;
   absl::Status status_;
 };
 
 }  // namespace
+
+std::optional<EntryId> Cache::Rep::InsertBlock(const NamespaceRecord& ns, const BlockKey& key,
+                                               const BlockKey* parent, uint32_t depth, SlotRef slot,
+                                               uint64_t checksum, uint32_t recompute_us) {
+  const auto id = index->Insert(ns.index, key, parent, depth, slot.packed, checksum);
+  if (!id.ok()) return std::nullopt;
+  ++blocks_of_index[ns.index];
+  arena->SetOwner(slot, *id);
+  policy->OnInsert(*id, {depth, ns.info.block_bytes, recompute_us, ns.group}, /*evictable=*/true);
+  const EntryId linked = index->Get(*id).parent;
+  if (linked != kNoEntry && index->Get(linked).children == 1) policy->OnEvictable(linked, false);
+  return *id;
+}
 
 std::string_view PutResultName(PutResult result) {
   switch (result) {
@@ -245,6 +288,8 @@ std::string_view PutResultName(PutResult result) {
       return "rejected_invalidated";
     case PutResult::kRejectedQuota:
       return "rejected_quota";
+    case PutResult::kShed:
+      return "shed";
   }
   return "unknown";
 }

@@ -31,6 +31,8 @@ std::string_view ResourceName(Resource resource) {
       return "ingest_bytes_per_second";
     case Resource::kConnections:
       return "connections";
+    case Resource::kDeviceBytes:
+      return "device_bytes";
   }
   return "";
 }

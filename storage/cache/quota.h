@@ -31,8 +31,9 @@ enum class Resource : uint8_t {
   kLeaseBytes = 2,  // under lease, of all its clients together
   kIngest = 3,      // bytes a second put into the store
   kConnections = 4,
+  kDeviceBytes = 5,  // on the NVMe tier's devices; a ceiling only: what comes is refused there
 };
-inline constexpr size_t kResources = 5;
+inline constexpr size_t kResources = 6;
 std::string_view ResourceName(Resource resource);
 
 struct QuotaRange {

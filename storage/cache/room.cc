@@ -4,6 +4,7 @@
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
 #include "storage/cache/cache_rep.h"
+#include "storage/cache/device_tier.h"
 
 namespace kvarve {
 namespace {
@@ -215,9 +216,17 @@ void Cache::Rep::Tell(CacheEventKind kind, const IndexEntry& entry, CacheTier ti
   if (ns != kNoHandle) events.Add(kind, FindRecord(ns)->name, entry.key, entry.depth, tier);
 }
 
+void Cache::Rep::TellLeft(const IndexEntry& entry) {
+  const NamespaceHandle ns = handle_of_index[entry.ns];
+  if (ns == kNoHandle) return;
+  const bool is_on_device = tier != nullptr && tier->Find(*FindRecord(ns), entry.key) != kNoEntry;
+  Tell(is_on_device ? CacheEventKind::kTierChanged : CacheEventKind::kRemoved, entry,
+       is_on_device ? CacheTier::kNvme : CacheTier::kHost);
+}
+
 void Cache::Rep::Remove(EntryId id, bool tell) {
   const IndexEntry& entry = index->Get(id);
-  if (tell) Tell(CacheEventKind::kRemoved, entry);
+  if (tell) TellLeft(entry);
   --blocks_of_index[entry.ns];
   const SlotRef slot{entry.slot};
   const bool leased = entry.leases > 0;

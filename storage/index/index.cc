@@ -153,6 +153,12 @@ absl::StatusOr<EntryId> Index::Insert(NamespaceIndex ns, const BlockKey& key,
   return id;
 }
 
+EntryId Index::LinkedParent(EntryId id) const {
+  const IndexEntry& entry = Get(id);
+  const IndexEntry* const parent = rep_->LinkedParent(entry);
+  return parent != nullptr && parent->used && parent->live ? entry.parent : kNoEntry;
+}
+
 EntryId Index::Remove(EntryId id) {
   Rep& rep = *rep_;
   IndexEntry& entry = rep.slab[id];

@@ -102,6 +102,8 @@ class Index {
     return static_cast<uint32_t>(entry.leases);
   }
 
+  // The parent that the entry was linked to, if that is live still; else kNoEntry.
+  EntryId LinkedParent(EntryId id) const;
   bool IsLeaf(EntryId id) const { return Get(id).children == 0; }
 
   // Calls fn(EntryId) for every live entry of `ns`, or of all namespaces with nullopt, whose id is

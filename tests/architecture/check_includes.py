@@ -20,7 +20,7 @@ MAY_INCLUDE = {
     "storage/segment": ("storage/io", "storage/catalogue", BLOCK, BASE),
     "storage/index": (BLOCK, BASE),
     "storage/policy": (BLOCK, BASE),
-    "storage/cache": ("storage/arena", "storage/index", "storage/policy", BLOCK, BASE),
+    "storage/cache": ("storage/arena", "storage/index", "storage/policy", "storage/segment", "storage/catalogue", "storage/io", BLOCK, BASE),
     "storage/testing": ("storage", ),
     "gpu": (BLOCK, BASE),
     "client/identity": (BASE,),

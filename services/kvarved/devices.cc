@@ -1,0 +1,80 @@
+#include "services/kvarved/devices.h"
+
+#include <unistd.h>
+
+#include "absl/strings/str_format.h"
+#include "storage/base/log.h"
+#include "storage/base/status_macros.h"
+#include "storage/base/units.h"
+#include "storage/segment/device_format.h"
+
+namespace kvarve {
+namespace {
+
+absl::Status Make(const NvmeOptions& nvme, const std::string& path) {
+  FormatOptions format;
+  format.bytes = nvme.device_bytes;
+  // At least eight segments.
+  while (format.segment_bytes > kMinSegmentBytes && format.segment_bytes * 8 > format.bytes) {
+    format.segment_bytes /= 2;
+  }
+  KvLog(LogLevel::kInfo, "makes a device",
+        {{"device", path}, {"bytes", FormatBytes(format.bytes)}});
+  int told = 0;
+  format.progress = [&](uint64_t done, uint64_t total) {
+    const int tenth = static_cast<int>(done * 10 / std::max<uint64_t>(total, 1));
+    if (tenth <= told) return;
+    told = tenth;
+    KvLog(LogLevel::kInfo, "makes a device",
+          {{"device", path}, {"percent", absl::StrFormat("%d", tenth * 10)}});
+  };
+  return FormatDevice(path, format).status();
+}
+
+}  // namespace
+
+std::unique_ptr<Catalogue> OpenCatalogueOf(const NvmeOptions& nvme) {
+  if (nvme.paths.empty() && nvme.catalogue_dir.empty()) return nullptr;
+  if (nvme.catalogue_dir.empty()) return NewMemoryCatalogue();
+  OpenedCatalogue opened = OpenCatalogue(nvme.catalogue_dir);
+  if (opened.memory || opened.rebuilt) {
+    KvLog(LogLevel::kWarning,
+          opened.memory ? "no catalogue is kept: starts are slower, and memory is cold after them"
+                        : "the catalogue was damaged and is made anew",
+          {{"folder", nvme.catalogue_dir}, {"reason", opened.reason}});
+  }
+  return std::move(opened.catalogue);
+}
+
+absl::Status AddDeviceOf(const NvmeOptions& nvme, const std::string& path, Cache* cache) {
+  if (::access(path.c_str(), F_OK) != 0 && nvme.device_bytes > 0) {
+    KV_RETURN_IF_ERROR(Make(nvme, path));
+  }
+  DeviceOptions options;
+  options.backend = nvme.backend;
+  KV_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(path, options));
+  const DeviceInfo info = device->info();
+  KV_RETURN_IF_ERROR(cache->AddDevice(std::move(device)));
+  KvLog(LogLevel::kInfo, "a device serves",
+        {{"device", path},
+         {"bytes", FormatBytes(info.bytes)},
+         {"backend", std::string(IoBackendName(info.backend))},
+         {"direct", info.direct ? "yes" : "no"}});
+  return absl::OkStatus();
+}
+
+absl::Status AddDevicesOf(const NvmeOptions& nvme, Cache* cache) {
+  for (const std::string& path : nvme.paths) {
+    const absl::Status added = AddDeviceOf(nvme, path, cache);
+    if (added.ok()) continue;
+    if (added.code() != absl::StatusCode::kInternal &&
+        added.code() != absl::StatusCode::kDataLoss) {
+      return added;
+    }
+    KvLog(LogLevel::kError, "a device is left out",
+          {{"device", path}, {"reason", added.ToString()}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvarve

@@ -1,0 +1,208 @@
+// Metrics of the NVMe tier; none while there are no devices.
+#include "services/metrics/metric.h"
+
+namespace kvarve {
+namespace {
+
+using prometheus::MetricType;
+using Snapshot = const MetricsSnapshot&;
+using Out = Samples&;
+
+constexpr MetricType kCounter = MetricType::Counter;
+constexpr MetricType kGauge = MetricType::Gauge;
+
+template <typename Value>
+void ForEachDevice(Snapshot s, Out out, Value value) {
+  if (!s.cache.devices.has_value()) return;
+  for (const DeviceStats& device : s.cache.devices->devices) {
+    out.Add(value(device), {{"device", device.path}});
+  }
+}
+
+// A number of the tier.
+template <typename Value>
+void OfTier(Snapshot s, Out out, Value value) {
+  if (s.cache.devices.has_value()) out.Add(value(*s.cache.devices));
+}
+
+void CollectIo(Snapshot s, Out out, uint64_t IoStats::Counters::*member) {
+  if (!s.cache.devices.has_value()) return;
+  for (const DeviceStats& device : s.cache.devices->devices) {
+    for (int io_class = 0; io_class < kIoClasses; ++io_class) {
+      for (int op = 0; op < kIoOps; ++op) {
+        const IoStats::Counters& of = device.io.of[io_class][op];
+        if (of.requests == 0) continue;
+        out.Add(of.*member, {{"device", device.path},
+                             {"class", std::string(IoClassName(static_cast<IoClass>(io_class)))},
+                             {"op", std::string(IoOpName(static_cast<IoOp>(op)))}});
+      }
+    }
+  }
+}
+
+const Metric kDeviceMetrics[] = {
+    {"kvarve_nvme_device_state", kGauge, "device, state",
+     "1 for the state that the device is in: recovering, ready, write_off (read only until the "
+     "next "
+     "start), off.",
+     [](Snapshot s, Out out) {
+       if (!s.cache.devices.has_value()) return;
+       for (const DeviceStats& device : s.cache.devices->devices) {
+         out.Add(1.0,
+                 {{"device", device.path}, {"state", std::string(DeviceStateName(device.state))}});
+       }
+     }},
+    {"kvarve_io_backend", kGauge, "device, backend, direct",
+     "Always 1. backend posix where io_uring was to be used says that it is forbidden here; direct "
+     "false that the filesystem has no O_DIRECT.",
+     [](Snapshot s, Out out) {
+       if (!s.cache.devices.has_value()) return;
+       for (const DeviceStats& device : s.cache.devices->devices) {
+         out.Add(1.0, {{"device", device.path},
+                       {"backend", std::string(IoBackendName(device.backend))},
+                       {"direct", device.direct ? "true" : "false"}});
+       }
+     }},
+    {"kvarve_nvme_capacity_bytes", kGauge, "device", "Bytes of the device's segments.",
+     [](Snapshot s, Out out) {
+       ForEachDevice(s, out, [](const DeviceStats& d) { return d.capacity_bytes; });
+     }},
+    {"kvarve_nvme_bytes", kGauge, "", "Bytes of the blocks that are found on devices.",
+     [](Snapshot s, Out out) { OfTier(s, out, [](const DeviceTierStats& t) { return t.bytes; }); }},
+    {"kvarve_nvme_blocks", kGauge, "", "Blocks that are found on devices.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.blocks; });
+     }},
+    {"kvarve_nvme_index_bytes", kGauge, "", "Memory of their index.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.index_bytes; });
+     }},
+    {"kvarve_nvme_dirty_bytes", kGauge, "", "Bytes on their way to devices.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.dirty_bytes; });
+     }},
+    {"kvarve_nvme_dirty_bytes_max", kGauge, "", "Beyond so many, puts are shed.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.dirty_bytes_max; });
+     }},
+    {"kvarve_nvme_written_blocks_total", kCounter, "", "Blocks that are complete on a device.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.written_blocks; });
+     }},
+    {"kvarve_nvme_written_bytes_total", kCounter, "", "Bytes of those blocks.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.written_bytes; });
+     }},
+    {"kvarve_nvme_device_written_bytes_total", kCounter, "device",
+     "Bytes written to the device, with descriptors, footers and blocks carried on: over the bytes "
+     "of blocks it is the write amplification.",
+     [](Snapshot s, Out out) {
+       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.device_bytes; });
+     }},
+    {"kvarve_nvme_admit_dropped_total", kCounter, "reason",
+     "Blocks put that stay in memory only: budget (drive writes a day), parent (the block before "
+     "is "
+     "on no device), off (no device takes writes), quota.",
+     [](Snapshot s, Out out) {
+       if (!s.cache.devices.has_value()) return;
+       for (size_t i = 0; i < kNotAdmitted; ++i) {
+         out.Add(s.cache.devices->not_admitted_blocks[i],
+                 {{"reason", std::string(NotAdmittedName(static_cast<NotAdmitted>(i)))}});
+       }
+     }},
+    {"kvarve_nvme_given_up_blocks_total", kCounter, "reason",
+     "Blocks that were to be written and are not: invalidated meanwhile, device (writing failed "
+     "twice), full (no segment free), too_large, index (no room).",
+     [](Snapshot s, Out out) {
+       if (!s.cache.devices.has_value()) return;
+       for (size_t i = 0; i < kGivenUp; ++i) {
+         out.Add(s.cache.devices->given_up_blocks[i],
+                 {{"reason", std::string(GivenUpName(static_cast<GivenUp>(i)))}});
+       }
+     }},
+    {"kvarve_nvme_shed_blocks_total", kCounter, "", "Blocks of puts that were asked to try again.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.shed_blocks; });
+     }},
+    {"kvarve_nvme_loaded_blocks_total", kCounter, "", "Blocks brought from devices into memory.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.loaded_blocks; });
+     }},
+    {"kvarve_nvme_loaded_bytes_total", kCounter, "", "Bytes of those blocks.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.loaded_bytes; });
+     }},
+    {"kvarve_nvme_load_misses_total", kCounter, "reason",
+     "Blocks found on a device that did not come: failed (gone, damaged or the device's error), "
+     "no_room (in memory).",
+     [](Snapshot s, Out out) {
+       if (!s.cache.devices.has_value()) return;
+       out.Add(s.cache.devices->load_failed_blocks, {{"reason", "failed"}});
+       out.Add(s.cache.devices->load_no_room_blocks, {{"reason", "no_room"}});
+     }},
+    {"kvarve_nvme_loads_in_flight", kGauge, "", "Blocks being read from devices for somebody.",
+     [](Snapshot s, Out out) {
+       OfTier(s, out, [](const DeviceTierStats& t) { return t.flights.flights; });
+     }},
+    {"kvarve_nvme_corrupt_blocks_total", kCounter, "device",
+     "Blocks read from a device whose bytes did not match their checksum; misses.",
+     [](Snapshot s, Out out) {
+       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.corrupt_blocks; });
+     }},
+    {"kvarve_nvme_read_errors_total", kCounter, "device", "Reads that the device failed.",
+     [](Snapshot s, Out out) {
+       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.read_errors; });
+     }},
+    {"kvarve_nvme_write_failures_total", kCounter, "device", "Writes and syncs that it failed.",
+     [](Snapshot s, Out out) {
+       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.write_failures; });
+     }},
+    {"kvarve_nvme_segments", kGauge, "device, state", "Slots for segments, by state.",
+     [](Snapshot s, Out out) {
+       if (!s.cache.devices.has_value()) return;
+       for (const DeviceStats& device : s.cache.devices->devices) {
+         for (int i = 0; i < kSlotStates; ++i) {
+           out.Add(device.log.slots[i],
+                   {{"device", device.path},
+                    {"state", std::string(SlotStateName(static_cast<SlotState>(i)))}});
+         }
+       }
+     }},
+    {"kvarve_nvme_segments_reclaimed_total", kCounter, "device", "Segments that ended.",
+     [](Snapshot s, Out out) {
+       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.segments_reclaimed; });
+     }},
+    {"kvarve_nvme_reinserted_bytes_total", kCounter, "device",
+     "Bytes of blocks carried on from segments that ended.",
+     [](Snapshot s, Out out) {
+       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.reinserted_bytes; });
+     }},
+    {"kvarve_nvme_scrubbed_bytes_total", kCounter, "device", "Bytes verified while idle.",
+     [](Snapshot s, Out out) {
+       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.scrubbed_bytes; });
+     }},
+    {"kvarve_nvme_budget_bytes", kGauge, "device",
+     "Bytes that may be written now within nvme.drive_writes_per_day.",
+     [](Snapshot s, Out out) {
+       if (!s.cache.devices.has_value()) return;
+       for (const DeviceStats& device : s.cache.devices->devices) {
+         if (!device.budget_unlimited) out.Add(device.budget_bytes, {{"device", device.path}});
+       }
+     }},
+    {"kvarve_nvme_io_requests_total", kCounter, "device, class, op",
+     "Requests to devices, by urgency.",
+     [](Snapshot s, Out out) { CollectIo(s, out, &IoStats::Counters::requests); }},
+    {"kvarve_nvme_io_bytes_total", kCounter, "device, class, op", "Bytes that they moved.",
+     [](Snapshot s, Out out) { CollectIo(s, out, &IoStats::Counters::bytes); }},
+    {"kvarve_catalogue_errors_total", kCounter, "device",
+     "Writes of the catalogue that failed; starts are slower then.",
+     [](Snapshot s, Out out) {
+       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.catalogue_errors; });
+     }},
+};
+
+}  // namespace
+
+std::span<const Metric> DeviceMetrics() { return kDeviceMetrics; }
+
+}  // namespace kvarve

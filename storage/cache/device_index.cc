@@ -1,0 +1,159 @@
+#include "storage/cache/device_index.h"
+
+#include "storage/base/status_macros.h"
+#include "storage/base/units.h"
+
+namespace kvarve {
+namespace {
+
+// A place: the segment's number, and the page within it (kMaxSegmentBytes / kUnit).
+constexpr int kPageBits = 18;
+static_assert(kMaxSegmentBytes / kUnit == 1 << kPageBits);
+
+constexpr uint32_t kNobody = UINT32_MAX;
+constexpr uint8_t kMostHits = 255;
+
+}  // namespace
+
+DeviceIndex::DeviceIndex(uint64_t seed, uint64_t max_entries)
+    : index_(seed, max_entries), owners_(kMaxNamespaces, kNobody) {
+  for (uint32_t i = kMaxNamespaces; i-- > 0;) {
+    free_indices_.push_back(static_cast<NamespaceIndex>(i));
+  }
+}
+
+std::optional<DeviceIndex::Ns> DeviceIndex::FindNamespace(const NamespaceId& id) const {
+  const auto it = numbers_.find(id);
+  if (it == numbers_.end()) return std::nullopt;
+  return it->second;
+}
+
+std::optional<DeviceIndex::Ns> DeviceIndex::NamespaceOf(const NamespaceId& id) {
+  if (const std::optional<Ns> known = FindNamespace(id)) return known;
+  if (free_indices_.empty()) return std::nullopt;
+  const auto ns = static_cast<Ns>(namespaces_.size());
+  Namespace& fresh = namespaces_.emplace_back();
+  fresh.id = id;
+  fresh.index = free_indices_.back();
+  free_indices_.pop_back();
+  owners_[fresh.index] = ns;
+  numbers_.emplace(id, ns);
+  return ns;
+}
+
+uint64_t DeviceIndex::Pack(uint32_t device, const BlockLocation& at) {
+  const auto [it, is_new] = segment_numbers_.try_emplace({device, at.segment_id}, 0);
+  if (is_new) {
+    if (free_segments_.empty()) {
+      free_segments_.push_back(static_cast<uint32_t>(segments_.size()));
+      segments_.emplace_back();
+    }
+    it->second = free_segments_.back();
+    free_segments_.pop_back();
+    segments_[it->second] = {device, at.segment_id};
+  }
+  return uint64_t{it->second} << kPageBits | at.off4k;
+}
+
+DeviceIndex::Place DeviceIndex::PlaceOf(EntryId id) const {
+  const IndexEntry& entry = index_.Get(id);
+  const uint64_t packed = entry.slot;
+  const Segment& segment = segments_[packed >> kPageBits];
+  return {segment.device,
+          {segment.id, static_cast<uint32_t>(packed & ((1 << kPageBits) - 1))},
+          entry.checksum};
+}
+
+bool DeviceIndex::Insert(Ns number, const BlockRecord& record, const Place& place) {
+  Namespace& ns = namespaces_[number];
+  if (ns.stored_bytes != 0 && ns.stored_bytes != record.stored_len) return false;
+  if (Find(number, record.key) != kNoEntry) return false;
+  const auto id = index_.Insert(ns.index, record.key, /*parent=*/nullptr, record.depth(),
+                                Pack(place.device, place.at), place.checksum);
+  if (!id.ok()) return false;
+  ns.stored_bytes = record.stored_len;
+  ++ns.blocks;
+  if (hits_.size() <= *id) hits_.resize(RoundUp(*id + 1, 4096));
+  hits_[*id] = 0;
+  return true;
+}
+
+void DeviceIndex::Hit(EntryId id) {
+  if (hits_[id] < kMostHits) ++hits_[id];
+}
+
+void DeviceIndex::Remove(EntryId id) {
+  const Ns owner = OwnerOf(static_cast<NamespaceIndex>(index_.Get(id).ns));
+  if (owner != kNobody) --namespaces_[owner].blocks;
+  index_.Remove(id);
+}
+
+void DeviceIndex::Move(Ns ns, const BlockRecord& record, const Place& from, const Place& to) {
+  const EntryId id = Find(ns, record.key);
+  if (id == kNoEntry || !(PlaceOf(id) == from)) return;
+  Remove(id);
+  Insert(ns, record, to);
+}
+
+std::optional<NamespaceIndex> DeviceIndex::BeginClear(Ns number) {
+  Namespace& ns = namespaces_[number];
+  ++ns.generation;
+  const NamespaceIndex old = ns.index;
+  if (free_indices_.empty()) {
+    ClearSlice(old, 0, ids());
+    ns.blocks = 0;
+    return std::nullopt;
+  }
+  ns.index = free_indices_.back();
+  free_indices_.pop_back();
+  ns.blocks = 0;
+  owners_[old] = kNobody;
+  owners_[ns.index] = number;
+  return old;
+}
+
+void DeviceIndex::ClearSlice(NamespaceIndex old, EntryId begin, EntryId end) {
+  index_.ForEachRange(begin, end, old, [&](EntryId id) { index_.Remove(id); });
+}
+
+void DeviceIndex::EndClear(NamespaceIndex old) {
+  free_indices_.insert(free_indices_.begin(), old);  // used again as late as possible
+}
+
+void DeviceIndex::RemoveSegment(uint32_t device, const SegmentTable& table, const Gone& gone) {
+  const auto it = segment_numbers_.find({device, table.facts.segment_id});
+  if (it == segment_numbers_.end()) return;
+  const uint32_t number = it->second;
+  if (table.records.empty()) {
+    index_.ForEach(std::nullopt, [&](EntryId id) {
+      if (uint64_t{index_.Get(id).slot} >> kPageBits == number) Remove(id);
+    });
+  }
+  for (const BlockRecord& record : table.records) {
+    const auto ns = numbers_.find(table.namespaces[record.ns_ref]);
+    if (record.is_erase() || ns == numbers_.end()) continue;
+    const EntryId id = Find(ns->second, record.key);
+    if (id != kNoEntry && index_.Get(id).slot == (uint64_t{number} << kPageBits | record.off4k)) {
+      Remove(id);
+      if (gone) gone(ns->second, record.key, record.depth());
+    }
+  }
+  // A namespace that is being cleared may still have entries here, which nobody finds.
+  segments_[number] = {};
+  segment_numbers_.erase(it);
+  free_segments_.push_back(number);
+}
+
+void DeviceIndex::RemoveDevice(uint32_t device, EntryId begin, EntryId end) {
+  index_.ForEachRange(begin, end, std::nullopt, [&](EntryId id) {
+    if (segments_[uint64_t{index_.Get(id).slot} >> kPageBits].device == device) Remove(id);
+  });
+}
+
+uint64_t DeviceIndex::bytes() const {
+  uint64_t sum = 0;
+  for (const Namespace& ns : namespaces_) sum += ns.blocks * RoundUp(ns.stored_bytes, kUnit);
+  return sum;
+}
+
+}  // namespace kvarve
