@@ -49,6 +49,7 @@ void AddTenantCommands(CLI::App* app, Context* context);  // tenants, quota
 void AddTokenCommand(CLI::App* app, Context* context);
 void AddCertCommand(CLI::App* app, Context* context);
 void AddDoctorCommand(CLI::App* app, Context* context);
+void AddDeviceCommand(CLI::App* app, Context* context);
 void AddPagedSimCommand(CLI::App* app, Context* context);
 
 // A client that is connected. Unavailable, with what to do: nobody answers within the timeout.

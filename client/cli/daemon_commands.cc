@@ -22,27 +22,47 @@ constexpr int64_t kNanosPerSecond = 1'000'000'000;
 std::string Bytes(const Json& json, const char* name) { return FormatBytes(Number(json, name)); }
 std::string Count(const Json& json, const char* name) { return CountText(Number(json, name)); }
 
+// What the NVMe tier has; empty without one.
+std::string NvmeStatusText(const Json& s) {
+  if (s.empty()) return "";
+  std::string text =
+      "\n" + PairsText({{"NVMe blocks", Count(s, "blocks") + " (" + Bytes(s, "bytes") + ")"},
+                        {"NVMe index", Bytes(s, "index_bytes")},
+                        {"on its way to NVMe",
+                         Bytes(s, "dirty_bytes") + " of at most " + Bytes(s, "dirty_bytes_max")}});
+  Table table({"device", "state", "size", "segments", "backend", "write budget"}, /*left=*/true);
+  for (const Json& device : s.value("devices", Json::array())) {
+    const bool is_limited = device.contains("budget_step");
+    table.Add({TextOf(device, "path"), TextOf(device, "state"), Bytes(device, "capacity_bytes"),
+               Count(device, "segments_in_use"), TextOf(device, "backend"),
+               is_limited ? TextOf(device, "budget_step") : "no limit"});
+  }
+  return text + "\n" + table.Text();
+}
+
 std::string StatusText(const Json& s) {
   return PairsText({
-      {"version", TextOf(s, "version")},
-      {"incarnation", TextOf(s, "incarnation")},
-      {"pid", TextOf(s, "pid")},
-      {"up", FormatDuration(static_cast<int64_t>(Number(s, "uptime_seconds")) * kNanosPerSecond)},
-      {"socket", TextOf(s, "socket")},
-      {"metrics", TextOf(s, "metrics")},
-      {"gRPC", TextOf(s, "rpc")},
-      {"capacity", Bytes(s, "capacity_bytes")},
-      {"taken from the host", Bytes(s, "chunk_bytes")},
-      {"used", Bytes(s, "used_bytes") + " (" +
-                   PercentText(Number(s, "used_bytes"), Number(s, "capacity_bytes")) + ")"},
-      {"blocks", Count(s, "blocks")},
-      {"index", Bytes(s, "index_bytes")},
-      {"namespaces", Count(s, "namespaces")},
-      {"sessions", Count(s, "sessions")},
-      {"leases", Count(s, "leases") + " (" + Bytes(s, "leased_bytes") + ")"},
-      {"quarantined", Bytes(s, "quarantined_bytes")},
-      {"staging", Bytes(s, "staging_bytes")},
-  });
+             {"version", TextOf(s, "version")},
+             {"incarnation", TextOf(s, "incarnation")},
+             {"pid", TextOf(s, "pid")},
+             {"up",
+              FormatDuration(static_cast<int64_t>(Number(s, "uptime_seconds")) * kNanosPerSecond)},
+             {"socket", TextOf(s, "socket")},
+             {"metrics", TextOf(s, "metrics")},
+             {"gRPC", TextOf(s, "rpc")},
+             {"capacity", Bytes(s, "capacity_bytes")},
+             {"taken from the host", Bytes(s, "chunk_bytes")},
+             {"used", Bytes(s, "used_bytes") + " (" +
+                          PercentText(Number(s, "used_bytes"), Number(s, "capacity_bytes")) + ")"},
+             {"blocks", Count(s, "blocks")},
+             {"index", Bytes(s, "index_bytes")},
+             {"namespaces", Count(s, "namespaces")},
+             {"sessions", Count(s, "sessions")},
+             {"leases", Count(s, "leases") + " (" + Bytes(s, "leased_bytes") + ")"},
+             {"quarantined", Bytes(s, "quarantined_bytes")},
+             {"staging", Bytes(s, "staging_bytes")},
+         }) +
+         NvmeStatusText(s.value("nvme", Json::object()));
 }
 
 // All namespaces, page by page.
@@ -84,6 +104,25 @@ int Status(const Context& context, bool with_namespaces) {
   return kExitGood;
 }
 
+// What the NVMe tier did; empty without one.
+std::string NvmeStatsText(const Json& s) {
+  if (s.empty()) return "";
+  std::vector<std::pair<std::string, std::string>> pairs = {
+      {"NVMe blocks written", Count(s, "written_blocks") + " (" + Bytes(s, "written_bytes") + ")"},
+      {"  shed, to be tried again", Count(s, "shed_blocks")},
+      {"NVMe blocks loaded", Count(s, "loaded_blocks") + " (" + Bytes(s, "loaded_bytes") + ")"},
+      {"  loads joined", Count(s, "joined_loads")},
+      {"  failed", Count(s, "load_failed_blocks")},
+      {"  without room", Count(s, "load_no_room_blocks")}};
+  for (const auto& [reason, count] : s.value("not_admitted_blocks", Json::object()).items()) {
+    pairs.emplace_back("NVMe not admitted: " + reason, CountText(count));
+  }
+  for (const auto& [reason, count] : s.value("given_up_blocks", Json::object()).items()) {
+    pairs.emplace_back("NVMe given up: " + reason, CountText(count));
+  }
+  return "\n" + PairsText(pairs);
+}
+
 std::string StatsText(const Json& s) {
   const uint64_t hits = Number(s, "hit_blocks"), asked = hits + Number(s, "miss_blocks");
   const Json puts = s.value("put_blocks", Json::object());
@@ -107,7 +146,7 @@ std::string StatsText(const Json& s) {
                              {"holds expired", Count(s, "holds_expired")},
                              {"malformed messages", Count(s, "malformed_messages")},
                              {"slow requests", Count(s, "slow_requests")}});
-  std::string text = PairsText(pairs);
+  std::string text = PairsText(pairs) + NvmeStatsText(s.value("nvme", Json::object()));
   const Json requests = s.value("requests", Json::object());
   if (!requests.empty()) {
     Table table({"request", "ok", "failed", "mean"});

@@ -47,6 +47,7 @@ int Main(int argc, char** argv) {
   AddTokenCommand(&app, &context);
   AddCertCommand(&app, &context);
   AddDoctorCommand(&app, &context);
+  AddDeviceCommand(&app, &context);
   AddPagedSimCommand(&app, &context);
   try {
     app.parse(argc, argv);

@@ -1,4 +1,5 @@
 // What administration says of the NVMe tier. Private to services/kvarved.
+// THREADS: any.
 #ifndef KVARVE_SERVICES_KVARVED_ADMIN_DEVICES_H_
 #define KVARVE_SERVICES_KVARVED_ADMIN_DEVICES_H_
 

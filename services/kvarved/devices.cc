@@ -36,14 +36,7 @@ absl::Status Make(const NvmeOptions& nvme, const std::string& path) {
 std::unique_ptr<Catalogue> OpenCatalogueOf(const NvmeOptions& nvme) {
   if (nvme.paths.empty() && nvme.catalogue_dir.empty()) return nullptr;
   if (nvme.catalogue_dir.empty()) return NewMemoryCatalogue();
-  OpenedCatalogue opened = OpenCatalogue(nvme.catalogue_dir);
-  if (opened.memory || opened.rebuilt) {
-    KvLog(LogLevel::kWarning,
-          opened.memory ? "no catalogue is kept: starts are slower, and memory is cold after them"
-                        : "the catalogue was damaged and is made anew",
-          {{"folder", nvme.catalogue_dir}, {"reason", opened.reason}});
-  }
-  return std::move(opened.catalogue);
+  return OpenCatalogue(nvme.catalogue_dir).catalogue;  // logs what it could not keep
 }
 
 absl::Status AddDeviceOf(const NvmeOptions& nvme, const std::string& path, Cache* cache) {

@@ -1,4 +1,5 @@
 // Opens what the configuration names: the catalogue, and the devices of the NVMe tier.
+// THREADS: one at a time.  BLOCKS: on the devices.
 #ifndef KVARVE_SERVICES_KVARVED_DEVICES_H_
 #define KVARVE_SERVICES_KVARVED_DEVICES_H_
 

@@ -1,5 +1,5 @@
 // What the NVMe tier has and did.
-// Values.
+// Values: THREADS: any.
 #ifndef KVARVE_STORAGE_CACHE_DEVICE_STATS_H_
 #define KVARVE_STORAGE_CACHE_DEVICE_STATS_H_
 

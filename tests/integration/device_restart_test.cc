@@ -213,7 +213,7 @@ TEST_F(DeviceRestartTest, KilledAtRandomItLosesNoCompleteBlock) {
   std::printf("%d kills, %zu complete blocks\n", cycles, Completed().size());
 }
 
-// peers_measured.md's burst: 1,024 blocks of 1 MiB through a host tier of 256 MiB.
+// A burst that is four times the host tier: 1,024 blocks of 1 MiB through 256 MiB.
 class BurstTest : public DeviceRestartTest {
  protected:
   static constexpr uint64_t kBytes = kMiBytes;
