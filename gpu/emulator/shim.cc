@@ -1,100 +1,23 @@
-#include "gpu/emulator/shim.h"
-
 #include <algorithm>
-#include <array>
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
+#include <cstring>
 #include <map>
-#include <memory>
 #include <random>
+#include <string>
 
-#include "gpu/emulator/fiber.h"
-#include "storage/base/status_macros.h"
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
-#define KV_POISON(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
-#define KV_UNPOISON(at, bytes) ASAN_UNPOISON_MEMORY_REGION(at, bytes)
-#else
-#define KV_POISON(at, bytes)
-#define KV_UNPOISON(at, bytes)
-#endif
+#include "gpu/emulator/shim_engine.h"
 
 kvarve::shim::Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace kvarve::shim {
-namespace {
-
-constexpr int kWarpLanes = 32;
-constexpr size_t kStaticSharedBytes = 48 << 10;
-constexpr size_t kRedZoneBytes = 64;
-constexpr unsigned kMaxThreads = 1024;
-constexpr unsigned kMaxGridYZ = 65535;
-constexpr int kMaxPendingCopies = 64;  // of one thread
-constexpr int kMaxSharedArrays = 16;
-constexpr int kMaxCollectives = 8;  // of one warp, under different masks at once
-
-enum class State { kReady, kBarrier, kCollective, kDone };
-enum class Operation { kBarrier, kShuffleXor };
-
-struct PendingCopy {
-  void* to;
-  const void* from;
-  uint32_t bytes;
-};
-
-// A warp operation that its lanes arrive at one by one.
-struct Collective {
-  unsigned mask = 0, arrived = 0, left = 0;
-  bool used = false, complete = false;
-  Operation operation{};
-  Site site{};
-  uint32_t values[kWarpLanes];
-};
-
-struct Thread {
-  Fiber fiber;
-  Index index;
-  int number = 0;
-  State state = State::kReady;
-  Site site{};
-  Collective* collective = nullptr;
-  // Asynchronous copies not yet waited for: the oldest first, in groups; behind them the open ones.
-  std::array<PendingCopy, kMaxPendingCopies> copies;
-  std::array<int, kMaxPendingCopies> group_sizes;
-  int copy_count = 0, group_count = 0, open_count = 0;
-  int Lane() const { return number % kWarpLanes; }
-};
-
-struct SharedArray {
-  const void* key;
-  size_t offset;
-};
-
-// What a fiber does to this is not seen by TSan, but allocations and library calls are: so fibers
-// allocate nothing.
-struct Engine {
-  const std::function<void()>* body = nullptr;
-  std::vector<std::unique_ptr<Thread>> threads;
-  std::vector<std::array<Collective, kMaxCollectives>> collectives;  // by warp
-  int count = 0, live = 0, at_barrier = 0;
-  Site barrier_site{};
-  Thread* running = nullptr;
-  bool failed = false;
-  char fault[1200];  // why
-  // [dynamic][red zone][static arrays, a red zone behind each]
-  std::byte* shared = nullptr;
-  size_t dynamic_bytes = 0, static_begin = 0, static_end = 0, shared_bytes = 0;
-  std::array<SharedArray, kMaxSharedArrays> arrays;
-  int array_count = 0;
-  std::vector<std::byte*> used_shared;  // freed when the grid ends: a free would order its blocks
-  // TSan's objects. Barriers take turns: who is at the next one already must not be ordered before
-  // those who have yet to leave this one.
-  char barrier_order[2] = {}, begin_order = 0, end_order = 0;
-  unsigned barriers = 0;
-};
 
 Engine g_engine;
+
+namespace {
+
+constexpr unsigned kMaxThreads = 1024;
+constexpr unsigned kMaxGridYZ = 65535;
 
 bool Same(const Site& a, const Site& b) { return a.line == b.line && a.file == b.file; }
 
@@ -104,8 +27,9 @@ void Yield() {
   g_engine.running->fiber.Yield();
 }
 
-// Ends the grid; the fiber is never run again.
-[[noreturn]] __attribute__((format(printf, 1, 2))) void Fail(const char* format, ...) {
+}  // namespace
+
+void Fail(const char* format, ...) {
   Engine& e = g_engine;
   va_list arguments;
   va_start(arguments, format);
@@ -118,6 +42,8 @@ void Yield() {
   e.failed = true;
   for (;;) Yield();
 }
+
+namespace {
 
 unsigned LiveLanes(int warp) {
   unsigned lanes = 0;
@@ -188,29 +114,6 @@ std::string Deadlock() {
   for (const auto& [place, count] : places) text += " " + std::to_string(count) + " " + place + ";";
   return text;
 }
-
-// Fresh for each block, as undefined as CUDA leaves it: 0xFF is NaN in all the types of KV.
-void NewShared(uint32_t dynamic_bytes) {
-  Engine& e = g_engine;
-  e.dynamic_bytes = dynamic_bytes;
-  e.static_begin = (dynamic_bytes + 15) / 16 * 16 + kRedZoneBytes;
-  e.static_end = e.static_begin;
-  e.shared_bytes = (e.static_begin + kStaticSharedBytes + 127) / 128 * 128;
-  e.shared = static_cast<std::byte*>(std::aligned_alloc(128, e.shared_bytes));
-  std::memset(e.shared, 0xFF, e.shared_bytes);
-  KV_POISON(e.shared + dynamic_bytes, e.shared_bytes - dynamic_bytes);
-  e.array_count = 0;
-  e.used_shared.push_back(e.shared);
-}
-
-void FreeShared() {
-  for (std::byte* memory : g_engine.used_shared) {
-    KV_UNPOISON(memory, g_engine.shared_bytes);
-    std::free(memory);
-  }
-  g_engine.used_shared.clear();
-}
-
 void StartThreads(const Grid& grid) {
   Engine& e = g_engine;
   e.count = e.live = static_cast<int>(grid.block.x * grid.block.y * grid.block.z);
@@ -316,11 +219,6 @@ void Leave(Collective* collective) {
   if (collective->left == collective->arrived) collective->used = false;
 }
 
-std::map<std::string, const KernelEntry*>& KernelMap() {
-  static auto& map = *new std::map<std::string, const KernelEntry*>;
-  return map;
-}
-
 }  // namespace
 
 std::string RunGrid(const Grid& grid, const std::function<void()>& body) {
@@ -385,78 +283,6 @@ uint32_t ShuffleXor(unsigned mask, uint32_t value, unsigned lanes, Site site) {
   const uint32_t answer = collective.values[from];
   Leave(&collective);
   return answer;
-}
-
-void* DynamicShared() { return g_engine.shared; }
-
-void* StaticShared(const void* key, size_t bytes) {
-  Engine& e = g_engine;
-  for (int i = 0; i < e.array_count; ++i) {
-    if (e.arrays[i].key == key) return e.shared + e.arrays[i].offset;
-  }
-  const size_t offset = (e.static_end + 15) / 16 * 16;
-  e.static_end = offset + bytes + kRedZoneBytes;
-  if (e.static_end > e.shared_bytes || e.array_count == kMaxSharedArrays)
-    Fail("more than 48 KiB of static shared memory, or %d arrays", kMaxSharedArrays);
-  e.arrays[e.array_count++] = {key, offset};
-  KV_UNPOISON(e.shared + offset, bytes);
-  return e.shared + offset;
-}
-
-void CopyAsync(void* shared, const void* global, uint32_t bytes) {
-  if ((reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % bytes != 0)
-    Fail("a misaligned cp.async of %u bytes", bytes);
-  Thread& thread = *g_engine.running;
-  if (thread.copy_count == kMaxPendingCopies)
-    Fail("more than %d asynchronous copies at once", kMaxPendingCopies);
-  std::memset(shared, 0xFF, bytes);
-  thread.copies[thread.copy_count++] = {shared, global, bytes};
-  ++thread.open_count;
-}
-
-void CopyAsyncCommit() {
-  Thread& thread = *g_engine.running;
-  if (thread.group_count == kMaxPendingCopies)
-    Fail("more than %d groups of asynchronous copies", kMaxPendingCopies);
-  thread.group_sizes[thread.group_count++] = thread.open_count;
-  thread.open_count = 0;
-}
-
-void CopyAsyncWait(int pending_allowed) {
-  Thread& thread = *g_engine.running;
-  int groups = 0, copies = 0;
-  for (; thread.group_count - groups > pending_allowed; ++groups) {
-    for (const int end = copies + thread.group_sizes[groups]; copies < end; ++copies) {
-      const PendingCopy& copy = thread.copies[copies];
-      std::memcpy(copy.to, copy.from, copy.bytes);
-    }
-  }
-  // A handful of them: element by element, so that no library call is seen on a fiber.
-  for (int i = copies; i < thread.copy_count; ++i) thread.copies[i - copies] = thread.copies[i];
-  for (int i = groups; i < thread.group_count; ++i)
-    thread.group_sizes[i - groups] = thread.group_sizes[i];
-  thread.copy_count -= copies;
-  thread.group_count -= groups;
-}
-
-uint32_t AtomicAdd(uint32_t* at, uint32_t value) {
-  return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
-}
-
-KernelEntry::KernelEntry(const char* its_name, size_t its_bytes, KernelFunction its_run)
-    : name(its_name), params_bytes(its_bytes), run(its_run) {
-  KV_CHECK(KernelMap().emplace(its_name, this).second);
-}
-
-const KernelEntry* FindKernel(const std::string& name) {
-  const auto found = KernelMap().find(name);
-  return found == KernelMap().end() ? nullptr : found->second;
-}
-
-std::vector<const KernelEntry*> Kernels() {
-  std::vector<const KernelEntry*> all;
-  for (const auto& [name, entry] : KernelMap()) all.push_back(entry);
-  return all;
 }
 
 }  // namespace kvarve::shim

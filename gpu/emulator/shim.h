@@ -71,6 +71,7 @@ std::vector<const KernelEntry*> Kernels();
 }  // namespace kvarve::shim
 
 // The names that CUDA gives them.
+// NOLINTBEGIN(bugprone-reserved-identifier)
 extern kvarve::shim::Index threadIdx, blockIdx, blockDim, gridDim;
 
 #define __device__
@@ -94,5 +95,6 @@ inline uint32_t atomicAdd(uint32_t* at, uint32_t value) {
   return kvarve::shim::AtomicAdd(at, value);
 }
 inline void __threadfence_system() {}
+// NOLINTEND(bugprone-reserved-identifier)
 
 #endif  // KVARVE_GPU_EMULATOR_SHIM_H_

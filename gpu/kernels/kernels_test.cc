@@ -52,8 +52,9 @@ TEST_P(EveryKernel, EqualsTheOracle) {
       // Sanitized runs take every layout and every size, not every pair of them.
       if (kSanitized && page_tokens != 8 && (turn + page_tokens / 8) % 4 != 0) continue;
       const auto order = static_cast<shim::Order>(turn++ % 3);
-      CheckKernel({GetParam(), layout, page_tokens, seed},
-                  [&](const Launch& launch) { return RunOnShim(launch, order, seed); });
+      CheckKernel(
+          {GetParam(), layout, page_tokens, seed},
+          [&](const Launch& launch, const Memory&) { return RunOnShim(launch, order, seed); });
       ++seed;
       if (HasFailure()) return;
     }
@@ -64,11 +65,13 @@ INSTANTIATE_TEST_SUITE_P(Table, EveryKernel, ::testing::Range<uint32_t>(0, kKern
                          [](const auto& info) { return std::string(kKernels[info.param].name); });
 
 TEST(KernelsTest, FarPages) {
-  CheckFarPages([](const Launch& l) { return RunOnShim(l, shim::Order::kForward, 1); });
+  CheckFarPages(
+      [](const Launch& l, const Memory&) { return RunOnShim(l, shim::Order::kForward, 1); });
 }
 
 TEST(KernelsTest, ManyPieces) {
-  CheckManyPieces([](const Launch& l) { return RunOnShim(l, shim::Order::kRandom, 1); });
+  CheckManyPieces(
+      [](const Launch& l, const Memory&) { return RunOnShim(l, shim::Order::kRandom, 1); });
 }
 
 // The oracle against values known otherwise: OCP's fp8 table, IEEE's halves, bf16's roundings.

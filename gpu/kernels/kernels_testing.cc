@@ -86,6 +86,10 @@ struct MoveCase {
     request.page_ids_at = AddressOf(ids.data());
     request.blocks_at = AddressOf(blocks.addresses.data());
   }
+  Memory Touched() const {
+    return {memory.bytes, blocks.memory, std::as_bytes(std::span(tensors)),
+            std::as_bytes(std::span(ids)), std::as_bytes(std::span(blocks.addresses))};
+  }
   std::span<const int64_t> IdsOf(int block) const {
     return std::span(ids).subspan(block * per_block, per_block);
   }
@@ -98,10 +102,16 @@ struct MoveCase {
   MoveRequest request;
 };
 
-void Launched(const absl::StatusOr<Launch>& launch, uint32_t kernel, const RunLaunch& run) {
+template <typename Container>
+std::span<const std::byte> BytesOf(const Container& values) {
+  return std::as_bytes(std::span(values));
+}
+
+void Launched(const absl::StatusOr<Launch>& launch, uint32_t kernel, const Memory& memory,
+              const RunLaunch& run) {
   ASSERT_TRUE(launch.ok()) << launch.status();
   ASSERT_STREQ(kKernels[launch->kernel].name, kKernels[kernel].name);
-  ASSERT_EQ(run(*launch), "");
+  ASSERT_EQ(run(*launch, memory), "");
 }
 
 void CheckMove(const KernelCase& which, const RunLaunch& run) {
@@ -127,7 +137,7 @@ void CheckMove(const KernelCase& which, const RunLaunch& run) {
   }
   Launched(gather ? PlanGather(memory.view, memory.block, c.request)
                   : PlanScatter(memory.view, memory.block, c.request),
-           which.kernel, run);
+           which.kernel, c.Touched(), run);
   EXPECT_TRUE(memory.bytes == pages) << "pages";
   EXPECT_TRUE(c.blocks.memory == blocks) << "blocks";
 }
@@ -150,7 +160,7 @@ void CheckCopyPages(const KernelCase& which, const RunLaunch& run) {
     }
   }
   Launched(PlanCopyPages(memory.view, copies, AddressOf(tensors.data()), AddressOf(copies.data())),
-           which.kernel, run);
+           which.kernel, {memory.bytes, BytesOf(tensors), BytesOf(copies)}, run);
   EXPECT_TRUE(memory.bytes == pages);
 }
 
@@ -190,7 +200,7 @@ void CheckReshape(const KernelCase& which, const RunLaunch& run) {
     }
   }
   Launched(PlanReshapeAndCache(view, layer, from, slots, AddressOf(slots.data())), which.kernel,
-           run);
+           {memory.bytes, rows, BytesOf(slots)}, run);
   EXPECT_TRUE(memory.bytes == pages);
 }
 
@@ -216,7 +226,9 @@ void CheckBatchCopy(const KernelCase& which, const RunLaunch& run) {
   Launched(flagged ? PlanBatchCopy(jobs, AddressOf(jobs.data()), AddressOf(&done), 99,
                                    AddressOf(&counter))
                    : PlanBatchCopy(jobs, AddressOf(jobs.data())),
-           which.kernel, run);
+           which.kernel,
+           {from, to, BytesOf(jobs), BytesOf(std::span(&done, 1)), BytesOf(std::span(&counter, 1))},
+           run);
   EXPECT_TRUE(to == expected);
   EXPECT_EQ(done, flagged ? 99u : 7u);
   EXPECT_EQ(counter, 0u);
@@ -289,7 +301,9 @@ void CheckPack(const KernelCase& which, const RunLaunch& run) {
       if (!fp8 && !gather) oracle.ScatterInt4(heads[i]);
     }
   }
-  Launched(PlanPack(family, memory.view, memory.block, pack), which.kernel, run);
+  Memory touched = c.Touched();
+  touched.push_back(BytesOf(scales));
+  Launched(PlanPack(family, memory.view, memory.block, pack), which.kernel, touched, run);
   EXPECT_TRUE(memory.bytes == pages) << "pages";
   EXPECT_TRUE(c.blocks.memory == blocks) << "blocks";
   EXPECT_EQ(scales, expected_scales);
@@ -401,6 +415,10 @@ void CheckFarPages(const RunLaunch& run) {
   std::memcpy(base + 2 * kStride, page.data(), page.size());
   const std::vector<int64_t> ids = {2}, back = {1};
   const std::vector<uint64_t> blocks = {AddressOf(block.data())};
+  const std::vector<PageCopy> copies = {{2, 0}};
+  const std::vector<int64_t> slots = {2 * 8 + 5};
+  const Memory touched = {{base, kBytes}, block,           BytesOf(tensors), BytesOf(ids),
+                          BytesOf(back),  BytesOf(blocks), BytesOf(copies),  BytesOf(slots)};
   MoveRequest request{ids,
                       blocks,
                       0,
@@ -410,20 +428,18 @@ void CheckFarPages(const RunLaunch& run) {
                       AddressOf(blocks.data())};
   auto launch = PlanGather(view, layout, request);
   ASSERT_TRUE(launch.ok()) << launch.status();
-  ASSERT_EQ(run(*launch), "");
+  ASSERT_EQ(run(*launch, touched), "");
   EXPECT_TRUE(block == page);
   request.page_ids = back, request.page_ids_at = AddressOf(back.data());
   launch = PlanScatter(view, layout, request);
-  ASSERT_EQ(run(*launch), "");
+  ASSERT_EQ(run(*launch, touched), "");
   EXPECT_EQ(std::memcmp(base + kStride, page.data(), 512), 0);
-  const std::vector<PageCopy> copies = {{2, 0}};
   launch = PlanCopyPages(view, copies, AddressOf(tensors.data()), AddressOf(copies.data()));
-  ASSERT_EQ(run(*launch), "");
+  ASSERT_EQ(run(*launch, touched), "");
   EXPECT_EQ(std::memcmp(base, page.data(), 512), 0);
-  const std::vector<int64_t> slots = {2 * 8 + 5};
   launch =
       PlanReshapeAndCache(view, 0, {blocks[0], 0, 64, 64, 0, 0}, slots, AddressOf(slots.data()));
-  ASSERT_EQ(run(*launch), "");
+  ASSERT_EQ(run(*launch, touched), "");
   EXPECT_EQ(std::memcmp(base + 2 * kStride + 5 * 64, block.data(), 64), 0);
   ::munmap(memory, kBytes);
 }
@@ -442,7 +458,8 @@ void CheckManyPieces(const RunLaunch& run) {
   auto launch = PlanReshapeAndCache(view, 0, {AddressOf(rows.data()), 0, 4, 4, 0, 0}, slots,
                                     AddressOf(slots.data()));
   ASSERT_TRUE(launch.ok()) << launch.status();
-  ASSERT_EQ(run(*launch), "");
+  const Memory reshaped = {cache, rows, BytesOf(slots)};
+  ASSERT_EQ(run(*launch, reshaped), "");
   EXPECT_TRUE(std::equal(rows.begin(), rows.end(), cache.begin()));
   // And more copies of pages than a grid's y has blocks would have: all upper pages from the lower.
   const std::vector<MoveTensor> tensors = MoveTensors(view, {1, 1, 8, 4, 0, 1});
@@ -450,7 +467,8 @@ void CheckManyPieces(const RunLaunch& run) {
   for (int64_t page = 0; page < kTokens / 8; ++page) copies.push_back({page, kTokens / 8 + page});
   launch = PlanCopyPages(view, copies, AddressOf(tensors.data()), AddressOf(copies.data()));
   ASSERT_TRUE(launch.ok()) << launch.status();
-  ASSERT_EQ(run(*launch), "");
+  const Memory copied = {cache, BytesOf(tensors), BytesOf(copies)};
+  ASSERT_EQ(run(*launch, copied), "");
   EXPECT_TRUE(std::equal(rows.begin(), rows.end(), cache.begin() + kTokens * 4));
 }
 

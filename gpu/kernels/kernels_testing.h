@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,10 @@
 
 namespace kvarve::testing {
 
+// Memory that a launch may touch: what a device would have allocated, or mapped.
+using Memory = std::vector<std::span<const std::byte>>;
 // Runs a launch over this process's memory; empty, or what went wrong.
-using RunLaunch = std::function<std::string(const Launch&)>;
+using RunLaunch = std::function<std::string(const Launch&, const Memory&)>;
 
 // How an engine may lay its pages.
 enum class PageLayout { kNhd, kHnd, kInterleaved, kCrossLayer, kMla };

@@ -1,0 +1,231 @@
+// What nvcc made of the kernels, executed: every entry against the oracle, with every access
+// checked, for the oldest target and the newest (they go through two different compilers). And the
+// checks themselves, on small texts with planted bugs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "gpu/emulator/ptx/ptx_module.h"
+#include "gpu/emulator/ptx/ptx_run.h"
+#include "gpu/kernels/kernels_testing.h"
+
+namespace kvarve::ptx {
+namespace {
+
+using testing::CheckKernel;
+using ::testing::HasSubstr;
+using testing::Memory;
+using testing::PageLayout;
+
+constexpr const char* kTargets[] = {"80", "90", "100", "120"};
+
+// Parsed once for each target.
+const Module& ModuleFor(const std::string& target) {
+  static auto& modules = *new std::map<std::string, Module>;
+  const auto found = modules.find(target);
+  if (found != modules.end()) return found->second;
+  std::ifstream file(std::string(KV_PTX_FOLDER) + "/kernels_" + target + ".ptx");
+  std::stringstream text;
+  text << file.rdbuf();
+  absl::StatusOr<Module> module = ParseModule(text.str());
+  EXPECT_TRUE(module.ok()) << target << ": " << module.status();
+  return modules.emplace(target, module.ok() ? *std::move(module) : Module{}).first->second;
+}
+
+std::string RunOnPtx(const Module& module, const Launch& launch, const Memory& memory,
+                     bool reverse) {
+  const KernelInfo& info = kKernels[launch.kernel];
+  std::vector<Allocation> allocations;
+  for (const auto& bytes : memory)
+    allocations.push_back({reinterpret_cast<uint64_t>(bytes.data()), bytes.size()});
+  Grid grid;
+  grid.blocks = launch.grid, grid.threads = kKernelThreads, grid.reverse = reverse;
+  return Runner(module, allocations)
+      .Run(info.name, std::span(launch.params).first(info.params_bytes), grid);
+}
+
+TEST(PtxTest, EachTargetHasTheKernelsOfTheTableAndNoOther) {
+  std::set<std::string> expected;
+  for (const KernelInfo& info : kKernels) expected.insert(info.name);
+  for (const char* target : kTargets) {
+    std::set<std::string> there;
+    for (const auto& [name, entry] : ModuleFor(target).entries) there.insert(name);
+    EXPECT_EQ(there, expected) << target;
+    EXPECT_EQ(ModuleFor(target).target, std::string("sm_") + target);
+  }
+}
+
+class EveryKernel : public ::testing::TestWithParam<uint32_t> {};
+
+// Each layout and each page size at least once a kernel and target, in pairs that change.
+TEST_P(EveryKernel, EqualsTheOracle) {
+  constexpr uint32_t kPageTokens[] = {8, 16, 24, 64, 256};
+  for (int target = 0; target < 4; ++target) {
+    const Module& module = ModuleFor(kTargets[target]);
+    for (uint32_t i = 0; i < 5; ++i) {
+      const auto layout = testing::kPageLayouts[i];
+      const uint32_t page_tokens = kPageTokens[(i + GetParam() + target) % 5];
+      const uint64_t seed = 1000 * target + 10 * GetParam() + i;
+      CheckKernel({GetParam(), layout, page_tokens, seed},
+                  [&](const Launch& launch, const Memory& memory) {
+                    return RunOnPtx(module, launch, memory, i % 2 == 1);
+                  });
+      if (HasFailure()) FAIL() << "sm_" << kTargets[target];
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, EveryKernel, ::testing::Range<uint32_t>(0, kKernelCount),
+                         [](const auto& info) { return std::string(kKernels[info.param].name); });
+
+TEST(PtxTest, FarPagesAndManyPieces) {
+  for (const char* target : {"80", "120"}) {
+    auto run = [&](const Launch& launch, const Memory& memory) {
+      return RunOnPtx(ModuleFor(target), launch, memory, false);
+    };
+    testing::CheckFarPages(run);
+    testing::CheckManyPieces(run);
+  }
+}
+
+// ---- Planted bugs: each in a text of its own, each with the words that must name it.
+
+std::string Text(const std::string& body) {
+  return ".version 9.5\n.target sm_90\n.address_size 64\n.visible .entry k(\n .param .align 8 .b8 "
+         "k_param_0[24]\n)\n"
+         "{\n.reg .pred %p<4>;\n.reg .b32 %r<9>;\n.reg .b64 %rd<9>;\n.shared .align 16 .b8 "
+         "buffer[32];\n"
+         "ld.param.u64 %rd1, [k_param_0];\nld.param.u64 %rd2, [k_param_0+8];\nmov.u32 %r1, "
+         "%tid.x;\n" +
+         body + "\nret;\n}\n";
+}
+
+// Two allocations side by side in one buffer: in (64 bytes) and out (64 bytes).
+struct Fixture {
+  alignas(16) uint32_t memory[32] = {};
+  std::string Run(const std::string& body, uint32_t threads = 1, uint64_t step_limit = 1 << 20) {
+    const absl::StatusOr<Module> module = ParseModule(Text(body));
+    if (!module.ok()) return std::string(module.status().message());
+    const Allocation allocations[] = {{Address(0), 64}, {Address(16), 64}};
+    const uint64_t params[3] = {Address(0), Address(16), 0};
+    Grid grid;
+    grid.threads = threads, grid.step_limit = step_limit;
+    return Runner(*module, allocations).Run("k", std::as_bytes(std::span(params)), grid);
+  }
+  uint64_t Address(int word) const { return reinterpret_cast<uint64_t>(memory + word); }
+};
+
+TEST(PtxTest, CatchesPlantedBugs) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", ""},
+      {"ld.global.u32 %r2, [%rd1+60];\nst.global.u32 [%rd2], %r2;", ""},
+      {"ld.global.u32 %r2, [%rd1+64];",
+       "a load of 4 bytes outside of its pointer's allocation, inside of another"},
+      {"st.global.u32 [%rd2+64], %r1;",
+       "a store of 4 bytes outside of its pointer's allocation at"},
+      {"add.s64 %rd3, %rd1, 48;\nld.global.v4.u32 {%r2,%r3,%r4,%r5}, [%rd3];", ""},
+      {"add.s64 %rd3, %rd1, 52;\nld.global.v4.u32 {%r2,%r3,%r4,%r5}, [%rd3];",
+       "misaligned access of 16 bytes"},
+      {"mov.u64 %rd3, 4096;\nld.global.u32 %r2, [%rd3];", "which is no allocation's address"},
+      {"ld.param.u64 %rd3, [k_param_0+24];", "outside of the parameters"},
+      {"mov.u32 %r3, buffer;\nld.shared.u32 %r2, [%r3+4];", "shared memory that nobody wrote"},
+      {"st.shared.u32 [buffer+4], %r1;\nld.shared.u32 %r2, [buffer+4];", ""},
+      {"st.shared.u32 [buffer+32], %r1;", "outside of shared memory"},
+      {"div.u32 %r2, %r1, %r1;", "division by zero"},
+      {"$again:\nbra $again;", "step limit"},
+      {"tanh.approx.f32 %f1, %f2;", "no support for: tanh.approx.f32"},
+      {"ld.volatile.global.u32 %r2, [%rd1];", "no support for: ld.volatile"},
+      {"add.cc.u32 %r2, %r1, %r1;", "no support for: add.cc.u32"},
+      {"mov.u32 %r2, %laneid.x;", "no support for register"},
+      {"bra $nowhere;", "no label $nowhere"},
+      // fp8 that does not saturate is no PTX at all.
+      {"cvt.rn.e4m3x2.f32 %rs1, %f1, %f1;", "no support for: cvt.rn.e4m3x2.f32"},
+      {"cp.async.cg.shared.global [buffer], [%rd1], 16;", "no support for: cp.async"},
+  };
+  for (const auto& [body, words] : cases) {
+    const std::string fault = Fixture().Run(body);
+    if (*words == 0) {
+      EXPECT_EQ(fault, "") << body;
+    } else {
+      EXPECT_THAT(fault, HasSubstr(words)) << body;
+    }
+  }
+  // Half of the warp waits at a barrier, the other half at a shuffle, for ever.
+  EXPECT_THAT(Fixture().Run("setp.lt.u32 %p1, %r1, 16;\n@%p1 bra $half;\nbar.sync 0;\n$half:\n"
+                            "shfl.sync.bfly.b32 %r2, %r1, 1, 31, -1;",
+                            32),
+              HasSubstr("wait for ever"));
+}
+
+// A few instructions whose corners differ from C++'s.
+TEST(PtxTest, Arithmetic) {
+  const std::pair<const char*, uint32_t> cases[] = {
+      {"mov.u32 %r2, 1;\nshl.b32 %r3, %r2, 32;", 0},
+      {"mov.u32 %r2, -8;\nshr.s32 %r3, %r2, 40;", 0xffffffff},
+      {"mov.u32 %r2, -8;\nshr.u32 %r3, %r2, 1;", 0x7ffffffc},
+      {"mov.u32 %r2, 0x12345678;\nprmt.b32 %r3, %r2, 0, 0x0123;", 0x78563412},
+      {"mov.u32 %r2, 5;\nbfi.b32 %r3, %r2, 0xff, 4, 3;", 0xdf},
+      {"mov.f32 %f1, 0f7FC00000;\nsetp.lt.f32 %p1, %f1, 0f3F800000;\nselp.u32 %r3, 1, 2, %p1;", 2},
+      {"mov.f32 %f1, 0f7FC00000;\nsetp.leu.f32 %p1, %f1, 0f3F800000;\nselp.u32 %r3, 1, 2, %p1;", 1},
+      {"mov.f32 %f1, 0f7FC00000;\nmax.f32 %r3, %f1, 0f3F800000;", 0x3f800000},
+      {"mov.u32 %r2, 0x80000001;\nmul.wide.u32 %rd3, %r2, 4;\nshr.u64 %rd4, %rd3, 32;\ncvt.u32.u64 "
+       "%r3, %rd4;",
+       2},
+      {"mov.f32 %f1, 0f44800000;\ncvt.rn.satfinite.e4m3x2.f32 %rs1, %f1, %f1;\ncvt.u32.u16 %r3, "
+       "%rs1;",
+       0x7e7e},
+      {"mov.f32 %f1, 0f477FF000;\ncvt.rn.f16.f32 %rs1, %f1;\ncvt.u32.u16 %r3, %rs1;", 0x7c00},
+  };
+  for (const auto& [body, expected] : cases) {
+    Fixture fixture;
+    EXPECT_EQ(fixture.Run(std::string(body) + "\nst.global.u32 [%rd2], %r3;"), "") << body;
+    EXPECT_EQ(fixture.memory[16], expected) << body;
+  }
+}
+
+// The share of the moved sectors' bytes that was asked for.
+TEST(PtxTest, TrafficCountsSectors) {
+  const absl::StatusOr<Module> module = ParseModule(
+      Text("mul.wide.u32 %rd3, %r1, 32;\nadd.s64 %rd4, %rd1, %rd3;\nld.global.u32 %r2, [%rd4];"));
+  ASSERT_TRUE(module.ok()) << module.status();
+  std::vector<std::byte> memory(32 * 32 + 32);
+  const auto base = (reinterpret_cast<uint64_t>(memory.data()) + 31) / 32 * 32;
+  const Allocation allocations[] = {{base, 32 * 32}};
+  const uint64_t params[3] = {base, base, 0};
+  Grid grid;
+  grid.threads = 32, grid.measure_traffic = true;
+  Runner runner(*module, allocations);
+  ASSERT_EQ(runner.Run("k", std::as_bytes(std::span(params)), grid), "");
+  EXPECT_EQ(runner.traffic().asked, 32u * 4);
+  EXPECT_EQ(runner.traffic().moved, 32u * 32);
+}
+
+// The widest mover asks for what it moves: whole sectors of pages, on the oldest and newest target.
+TEST(PtxTest, TheWidestGatherWastesFewSectors) {
+  for (const char* target : {"80", "120"}) {
+    Traffic traffic;
+    CheckKernel({*FindKernelRow(KernelFamily::kGather, 16), PageLayout::kHnd, 64, 5},
+                [&](const Launch& launch, const Memory& memory) {
+                  std::vector<Allocation> allocations;
+                  for (const auto& bytes : memory)
+                    allocations.push_back({reinterpret_cast<uint64_t>(bytes.data()), bytes.size()});
+                  Grid grid;
+                  grid.blocks = launch.grid, grid.threads = kKernelThreads;
+                  grid.measure_traffic = true;
+                  Runner runner(ModuleFor(target), allocations);
+                  const std::string fault = runner.Run(kKernels[launch.kernel].name,
+                                                       std::span(launch.params).first(64), grid);
+                  traffic = runner.traffic();
+                  return fault;
+                });
+    EXPECT_GT(static_cast<double>(traffic.asked) / traffic.moved, 0.9) << target;
+  }
+}
+
+}  // namespace
+}  // namespace kvarve::ptx
