@@ -63,9 +63,11 @@ struct ClientOptions {
 using ClientNamespace = uint32_t;
 
 struct LookupResult {
-  size_t hit_blocks = 0;  // with a hold: as many as the lease cap allows to hold
-  size_t host_blocks = 0;
-  uint64_t hold = 0;  // lease id; give it to Release early, or let it end
+  // In any tier. With a hold: as many as the lease cap allows to hold, and those behind them that a
+  // device has, which are being brought into memory.
+  size_t hit_blocks = 0;
+  size_t host_blocks = 0;  // in memory; with a hold: held
+  uint64_t hold = 0;       // lease id; give it to Release early, or let it end
 };
 
 // Where leased blocks lie, in a form that another process of the same engine can map (Client::Map).

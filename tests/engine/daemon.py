@@ -1,4 +1,5 @@
 """kvarved for tests: a process of its own in a folder of its own, killed and started at will."""
+import json
 import mmap
 import os
 import shutil
@@ -10,7 +11,7 @@ import time
 
 BUILD = os.environ.get("KVARVE_BUILD", os.path.join(os.path.dirname(__file__), "..", "..", "build", "release"))
 START_SECONDS_MAX = 20
-STOP_SECONDS_MAX = 10
+STOP_SECONDS_MAX = 30
 
 
 def free_port() -> int:
@@ -39,6 +40,8 @@ class Daemon:
         self.token_file = os.path.join(self.folder, "token")
         with open(os.open(self.token_file, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="ascii") as f:
             f.write("a-token-of-the-test-0123456789\n")
+        if "nvme.device_bytes" in self._settings:
+            self._settings.setdefault("nvme.devices", os.path.join(self.folder, "nvme0"))
         self._settings.setdefault("rpc.listen", f"127.0.0.1:{self.rpc_port}")
         self._settings.setdefault("rpc.token_file", self.token_file)
         self._process = None
@@ -77,6 +80,16 @@ class Daemon:
             except OSError:
                 time.sleep(0.02)
         raise RuntimeError(f"kvarved was not ready after {START_SECONDS_MAX} s:\n{self.log()}")
+
+    def wait_recovered(self) -> None:
+        """Until its devices know what they have: lookups before that may miss it."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            devices = json.loads(self.cli("--json", "status")).get("nvme", {}).get("devices", [])
+            if devices and all(device["state"] == "ready" for device in devices):
+                return
+            time.sleep(0.02)
+        raise RuntimeError(f"the devices were not ready after {START_SECONDS_MAX} s:\n{self.log()}")
 
     def flip_stored_bit(self, block: bytes) -> bool:
         """Turns one bit of a block where it lies in the arena, as failing memory would. False: the system does not

@@ -3,7 +3,8 @@
 usage: demo.py --build build/release --model FOLDER
 
 Five natural-text prompts of 2,048 + 32 tokens, each with a prefix of its own: cold; again in the same engine; again
-after the engine was killed and another started; one after `kvarve invalidate`. The engine's own prefix cache is off.
+after the engine was killed and another started; after engine and kvarved were restarted, once politely and once with
+SIGKILL, so that the blocks come from the NVMe tier; one after `kvarve invalidate`. The engine's own prefix cache is off.
 """
 import argparse
 import os
@@ -38,7 +39,8 @@ def ask(engine: EngineProcess, prompt: list[int]) -> Sample:
                   load=report["load_ms"] / 1e3, output=(got["tokens"], got["logprobs"]), pages=got["pages"])
 
 
-def run_pass(engine: EngineProcess, name: str, prompts: list[list[int]], expect_loaded: bool) -> Pass:
+def run_pass(engine: EngineProcess, name: str, prompts: list[list[int]], expect_loaded: bool,
+             from_device: bool = False) -> Pass:
     print(f"{name}: ", end="", flush=True)
     samples = []
     for prompt in prompts:
@@ -46,7 +48,7 @@ def run_pass(engine: EngineProcess, name: str, prompts: list[list[int]], expect_
         print(f"{samples[-1].ttft:.2f} s  ", end="", flush=True)
     engine.call("wait_saved")
     print(flush=True)
-    return Pass(name, samples, expect_loaded)
+    return Pass(name, samples, expect_loaded, from_device)
 
 
 def run(daemon: Daemon, build: str, model: str) -> list[Pass]:
@@ -58,6 +60,14 @@ def run(daemon: Daemon, build: str, model: str) -> list[Pass]:
         engine.kill()
         engine = start_engine(build, daemon.endpoint, model)
         passes.append(run_pass(engine, "warm, new engine", prompts, True))
+        for name, end, what in (("warm, all restarted", daemon.stop, "engine and kvarved are stopped (SIGTERM)"),
+                                ("warm, all killed", daemon.kill, "engine and kvarved are killed (SIGKILL)")):
+            print(what, flush=True)
+            engine.kill()
+            end()
+            daemon.start().wait_recovered()
+            engine = start_engine(build, daemon.endpoint, model)
+            passes.append(run_pass(engine, name, prompts, True, from_device=True))
         daemon.cli("invalidate", "--all", "--yes")
         passes.append(run_pass(engine, "after invalidate", prompts[:1], False))
         return passes
@@ -71,7 +81,7 @@ def main() -> int:
     parser.add_argument("--model", required=True)
     args = parser.parse_args()
     build = os.path.abspath(args.build)
-    with Daemon(capacity="1GiB", build=build) as daemon:
+    with Daemon(capacity="1GiB", build=build, nvme__device_bytes="1GiB") as daemon:
         print(f"kvarved runs (pid {daemon.pid}, {daemon.endpoint})", flush=True)
         passes = run(daemon, build, os.path.abspath(args.model))
         print_passes(passes)

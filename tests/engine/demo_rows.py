@@ -23,6 +23,7 @@ class Pass:
     name: str
     samples: list[Sample]
     expect_loaded: bool
+    from_device: bool = False  # the blocks come from NVMe: no promise on kvarve's share
 
     def median(self, field: str) -> float:
         return statistics.median(getattr(sample, field) for sample in self.samples)
@@ -64,6 +65,6 @@ def failures(passes: list[Pass], *, prefix_tokens: int, speedup_min: float, shar
         if speedup < speedup_min:
             found.append(f"{each.name}: {speedup:.1f}x, promised {speedup_min:.0f}x")
         share = each.median("lookup") + each.median("load")
-        if share > share_max:
+        if share > share_max and not each.from_device:
             found.append(f"{each.name}: kvarve took {milliseconds(share)}, promised {milliseconds(share_max)}")
     return found

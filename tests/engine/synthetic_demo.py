@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--build", required=True)
     build = os.path.abspath(parser.parse_args().build)
     seeds = range(1, REPETITIONS + 1)
-    with Daemon(capacity="512MiB", build=build) as daemon:
+    with Daemon(capacity="512MiB", build=build, nvme__device_bytes="1GiB") as daemon:
         print(f"kvarved runs (pid {daemon.pid}, {daemon.endpoint})")
         engine = SyntheticEngine(build, daemon.endpoint)
         try:
@@ -58,6 +58,14 @@ def main() -> int:
             engine.kill()
             engine = SyntheticEngine(build, daemon.endpoint)
             passes.append(Pass("warm, new engine", [engine.prefill(s) for s in seeds], True))
+            for name, end, what in (("warm, all restarted", daemon.stop, "stopped (SIGTERM)"),
+                                    ("warm, all killed", daemon.kill, "killed (SIGKILL)")):
+                print(f"engine and kvarved are {what}; both start again", flush=True)
+                engine.kill()
+                end()
+                daemon.start().wait_recovered()
+                engine = SyntheticEngine(build, daemon.endpoint)
+                passes.append(Pass(name, [engine.prefill(s) for s in seeds], True, from_device=True))
             daemon.cli("invalidate", "--all", "--yes")
             passes.append(Pass("after invalidate", [engine.prefill(s) for s in seeds], False))
         finally:

@@ -14,6 +14,8 @@ MAX_LOOKUP_BLOCKS = 8192  # of the data plane
 MAX_ACQUIRE_BLOCKS = 4096
 RETRY_SECONDS = 0.1  # before blocks that found no staging, or no daemon, are handed out again
 RECHECK_SECONDS = 0.1  # an engine may ask about a waiting request in every step
+LOADING_RECHECK_SECONDS = 0.01  # the first time while blocks come from a device; doubled each time
+LOADING_SECONDS = 5.0  # then what is in memory has to do
 
 
 @dataclass
@@ -45,6 +47,8 @@ class Chain:
         self._leases: list[int] = []
         self._asked: tuple | None = None
         self._asked_at = 0.0
+        self._loading_since: float | None = None  # blocks come from a device
+        self._recheck = RECHECK_SECONDS
         self.computed = 0  # tokens that the engine had when it was asked about the last time
         self.offered = 0  # tokens that it could load after them
         self.hit = 0  # leading blocks known to be stored
@@ -57,43 +61,60 @@ class Chain:
 
     # ---- Reading.
     def offer(self, tokens: Sequence[int], computed: int, spaces: Sequence[Any],
-              hold_seconds: float) -> int:
+              hold_seconds: float) -> int | None:
         """How many tokens after the `computed` ones can be loaded. 0 when kvarve cannot answer.
 
-        `tokens` are all of the request's. One lookup for equal arguments; again after 100 ms.
+        None: blocks are on their way from a device into memory; to be asked again.
+        `tokens` are all of the request's. One lookup for equal arguments; again after 100 ms, or earlier
+        while blocks are on their way.
         """
         now, asked = time.monotonic(), (len(tokens), computed)
-        if self._asked != asked or now - self._asked_at >= RECHECK_SECONDS:
+        if self._asked != asked or now - self._asked_at >= self._recheck:
+            if self._asked != asked:
+                self._loading_since = None
             self._asked, self._asked_at, self.computed = asked, now, computed
             self._extend(tokens)
-            self.hit = self._lookup(spaces, hold_seconds)
+            self.hit, in_memory = self._lookup(spaces, hold_seconds)
+            self._note_loading(now, in_memory)
             most = computed // self._tokens + MAX_ACQUIRE_BLOCKS
             # The page of the last token is left to the engine, which computes that token in any case.
             end = min(min(self.hit, most) * self._tokens, (len(tokens) - 1) // self._page * self._page)
             self.offered = max(0, end - computed)
             if self.offered == 0:
                 self.unhold()
-        return self.offered
+        return self.offered if self._loading_since is None else None
+
+    def _note_loading(self, now: float, in_memory: int) -> None:
+        if in_memory == self.hit:
+            self._loading_since, self._recheck = None, RECHECK_SECONDS
+        elif self._loading_since is None:
+            self._loading_since, self._recheck = now, LOADING_RECHECK_SECONDS
+        elif now - self._loading_since < LOADING_SECONDS:
+            self._recheck = min(2 * self._recheck, RECHECK_SECONDS)
+        else:
+            self._loading_since, self._recheck, self.hit = None, RECHECK_SECONDS, in_memory
 
     def _extend(self, tokens: Sequence[int]) -> None:
         self._hasher.extend(tokens[self._hasher.tokens:])
 
-    def _lookup(self, spaces: Sequence[Any], hold_seconds: float) -> int:
+    def _lookup(self, spaces: Sequence[Any], hold_seconds: float) -> tuple[int, int]:
+        """Leading blocks that all spaces have, and how many of those are in memory."""
         self.unhold()
         keys, begin = self._hasher.keys(0, min(self._hasher.blocks, MAX_LOOKUP_BLOCKS)), time.perf_counter()
         self.lookups += 1
+        in_memory = len(keys)
         try:
             for space in spaces:
                 if len(keys) == 0:
                     break
-                found, _, hold = space.lookup(keys, hold_seconds)
+                found, host, hold = space.lookup(keys, hold_seconds)
                 if hold:
                     self._holds.append(hold)
-                keys = keys[:found]
+                keys, in_memory = keys[:found], min(in_memory, host)
         except Error as error:
             self.failures, self.error, keys = self.failures + 1, str(error), keys[:0]
         self.seconds += time.perf_counter() - begin
-        return len(keys)
+        return len(keys), min(in_memory, len(keys))
 
     def acquire(self, external: int, table: Sequence[int],
                 spaces: Sequence[Any]) -> tuple[Part, list[bytes | None]]:
@@ -167,3 +188,4 @@ class Chain:
         if extras is not None and list(extras) != self._extras:
             self._hasher, self._extras = ChainHasher(self._tokens, list(extras)), list(extras)
         self._asked, self.hit, self.saved, self.offered = None, 0, 0, 0
+        self._loading_since = None

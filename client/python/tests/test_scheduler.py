@@ -458,3 +458,37 @@ def test_faults_need_the_setting(monkeypatch):
         request = make_request(params={"kvarve.fault": {"fail_load": 2}})
         store(half, request, 5)
         assert load(half, request).fault == ({"fail_load": 2} if faults else {})
+
+
+def test_a_request_whose_blocks_come_from_a_device_waits_for_them(half, monkeypatch):
+    request = make_request(tokens=1000)
+    store(half, request, 5)
+    in_memory, now = [2], [100.0]
+    [space] = half.spaces
+    lookup = space.lookup
+    monkeypatch.setattr(space, "lookup", lambda keys, hold: (lookup(keys, hold)[0], in_memory[0], lookup(keys, hold)[2]))
+    monkeypatch.setattr("kvarve.chain.time.monotonic", lambda: now[0])
+    asked = []
+    for _ in range(100):  # a step each millisecond: few lookups
+        assert half.get_num_new_matched_tokens(request, 0) == (None, False)
+        asked.append(half.requests["r"].chain.lookups)
+        now[0] += 0.001
+    assert asked[-1] == 4  # at 0, 10, 30 and 70 ms
+    in_memory[0] = 5
+    now[0] += 0.1
+    assert half.get_num_new_matched_tokens(request, 0) == (5 * BLOCK, True)
+
+
+def test_a_device_that_takes_too_long_costs_what_it_has(half, monkeypatch):
+    request = make_request(tokens=1000)
+    store(half, request, 5)
+    now = [100.0]
+    [space] = half.spaces
+    lookup = space.lookup
+    monkeypatch.setattr(space, "lookup", lambda keys, hold: (lookup(keys, hold)[0], 2, 0))
+    monkeypatch.setattr("kvarve.chain.time.monotonic", lambda: now[0])
+    assert half.get_num_new_matched_tokens(request, 0) == (None, False)
+    now[0] += 4.9
+    assert half.get_num_new_matched_tokens(request, 0) == (None, False)
+    now[0] += 0.2
+    assert half.get_num_new_matched_tokens(request, 0) == (2 * BLOCK, True)

@@ -102,14 +102,14 @@ class Scheduler:
             write=self.writes and not bypass and not params.get("kvarve.skip_write"))
         return state
 
-    def get_num_new_matched_tokens(self, request, computed: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(self, request, computed: int) -> tuple[int | None, bool]:
         state = self.requests.get(request.request_id) or self.on_new_request(request)
         state.tainted = False  # asked only about a request that starts from nothing
         if not self.spaces or not state.read or request.skip_reading_prefix_cache:
             return 0, False
         offered = state.chain.offer(request.all_token_ids, computed, self.spaces,
                                     self.settings.hold_ms / 1e3)
-        return offered, offered > 0
+        return offered, bool(offered)  # None: asked again in a later step
 
     def update_state_after_alloc(self, request, blocks, external: int) -> None:
         if external == 0:  # nothing to load, or the second call, after the load
