@@ -163,7 +163,9 @@ TEST_F(FaultsTest, StagingIsAnewAfterAReconnect) {
 TEST_F(FaultsTest, AnotherVersionIsNotJoinedAndSaysSo) {
   StartDaemon({.edit_welcome = [](local::Welcome& welcome) { welcome.body.version = 9; }});
   client_ = *Client::Create(options_);
-  EXPECT_EQ(client_->WaitReady(300'000'000).code(), absl::StatusCode::kDeadlineExceeded);
+  while (client_->State().last_error.empty()) {
+    ASSERT_EQ(client_->WaitReady(kShort).code(), absl::StatusCode::kDeadlineExceeded);
+  }
   EXPECT_THAT(client_->State().last_error, HasSubstr("speaks version 9"));
   StartDaemon();
   EXPECT_TRUE(client_->WaitReady(kLong).ok());
@@ -177,7 +179,9 @@ TEST_F(FaultsTest, ARefusalOfHelloIsTold) {
     return true;
   });
   client_ = *Client::Create(options_);
-  EXPECT_EQ(client_->WaitReady(300'000'000).code(), absl::StatusCode::kDeadlineExceeded);
+  while (client_->State().last_error.empty()) {
+    ASSERT_EQ(client_->WaitReady(kShort).code(), absl::StatusCode::kDeadlineExceeded);
+  }
   EXPECT_THAT(client_->State().last_error, HasSubstr("uid 7 may not"));
 }
 

@@ -3,7 +3,12 @@
  *
  * Handles are opaque. Functions answer a kvarve_code and never throw; when it is not KVARVE_OK, and
  * `error` is not null, `error->text` says why. A miss is an answer (0 blocks), not an error. Keys
- * are packed: `count` keys of the namespace's key_bytes, one after the other.
+ * are packed: `count` keys of the namespace's key_bytes, one after the other. A null where
+ * something is needed is KVARVE_INVALID_ARGUMENT; functions without a code answer 0 or null for it.
+ *
+ * `cmake --install` puts this file to <kvarve/kvarve.h>, beside libkvarve.so and its pkg-config
+ * file; the library exports what stands here and nothing else. It speaks to the kvarved of this
+ * host only.
  *
  * THREADS: any; calls of several threads on one client take turns.  BLOCKS: up to the client's
  * time-outs.
@@ -76,7 +81,47 @@ typedef struct kvarve_state {
 } kvarve_state;
 kvarve_code kvarve_get_state(const kvarve_client* client, kvarve_state* state);
 
-/* Opens a namespace by its canonical descriptor (docs/formats.md 1), the client's part of it. */
+typedef enum kvarve_element_type {
+  KVARVE_OPAQUE = 0, /* blocks are bytes whose inside only the engine knows */
+  KVARVE_BF16 = 1,
+  KVARVE_FP16 = 2,
+  KVARVE_FP32 = 3,
+  KVARVE_FP8_E4M3 = 4,
+  KVARVE_FP8_E5M2 = 5,
+  KVARVE_INT8 = 6
+} kvarve_element_type;
+
+/* Everything that must match for blocks to be reusable (docs/formats.md 1). Needed: model_digest
+ * and block_bytes. A null is an empty text; zeros of counts mean what stands beside them. */
+typedef struct kvarve_descriptor {
+  const char* model;
+  const char* model_digest; /* of the weights and what changes them */
+  const char* tokenizer_digest;
+  kvarve_element_type element_type;
+  uint32_t layer_begin, layer_count, layer_total; /* 0: all of them, of 1 */
+  uint32_t kv_head_begin, kv_head_count, kv_head_total;
+  uint32_t k_dim, v_dim; /* 0 for KVARVE_OPAQUE */
+  uint32_t block_tokens; /* 0: 1 */
+  uint64_t block_bytes;
+  uint32_t key_bytes;       /* 16 or 32; 0: 32 */
+  const char* hash_version; /* how keys are made; null: "kvarve-chain-1" */
+  const char* adapter_digest;
+  const char* attention_backend;
+  const char* kv_scales;
+  uint64_t generation;
+  const char* client_salt;
+  const char* const* extra; /* name, value, name, value ... */
+  size_t extra_count;       /* of pairs */
+} kvarve_descriptor;
+
+#define KVARVE_DESCRIPTOR_BYTES_MAX 16384
+/* Writes the canonical descriptor, at most `capacity` bytes of it, and its size.
+ * KVARVE_INVALID_ARGUMENT names the field that is wrong; KVARVE_OUT_OF_RANGE: `capacity` is less.
+ */
+kvarve_code kvarve_describe(const kvarve_descriptor* descriptor, void* bytes, size_t capacity,
+                            size_t* size, kvarve_error* error);
+
+/* Opens a namespace by its canonical descriptor (kvarve_describe), the client's part of it. */
 kvarve_code kvarve_open_namespace(kvarve_client* client, const void* descriptor,
                                   size_t descriptor_bytes, kvarve_namespace* ns,
                                   kvarve_error* error);
@@ -119,7 +164,9 @@ kvarve_code kvarve_acquire(kvarve_client* client, kvarve_namespace ns, const voi
                            size_t count, uint64_t request_id, kvarve_view** view,
                            kvarve_error* error);
 size_t kvarve_view_size(const kvarve_view* view);
-/* Null beyond the view's size. */
+/* 1: more was found than may be read in place now. */
+int kvarve_view_over_lease_cap(const kvarve_view* view);
+/* Null beyond the view's size, and in a forked child, which has no such memory. */
 const void* kvarve_view_block(const kvarve_view* view, size_t i);
 uint64_t kvarve_view_checksum(const kvarve_view* view, size_t i);
 /* Releases the lease. Null is fine. */

@@ -2,13 +2,16 @@
 // (no memory) end here as ResourceExhausted.
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <new>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/cpp/client.h"
+#include "client/cpp/fork_guard.h"
 #include "client/cpp/kvarve.h"
 #include "storage/base/abseil.h"
 #include "storage/base/status_macros.h"
@@ -20,6 +23,7 @@ struct kvarve_client {
 
 struct kvarve_view {
   kvarve::View view;
+  kvarve::client::ForkStamp stamp;
 };
 
 namespace kvarve {
@@ -37,10 +41,19 @@ kvarve_code Answer(const absl::Status& status, kvarve_error* error) {
   return static_cast<kvarve_code>(status.code());
 }
 
-// Runs `body`, whose Status is the answer.
+struct Needed {
+  const char* name;
+  const void* pointer;
+};
+
+// Runs `body`, whose Status is the answer, unless something needed is null.
 template <typename Body>
-kvarve_code Guarded(kvarve_error* error, const Body& body) {
+kvarve_code Guarded(kvarve_error* error, std::initializer_list<Needed> needed, const Body& body) {
   try {
+    for (const Needed& one : needed) {
+      if (one.pointer != nullptr) continue;
+      return Answer(absl::InvalidArgumentError(absl::StrCat(one.name, " is null")), error);
+    }
     return Answer(body(), error);
   } catch (const std::bad_alloc&) {
     if (error != nullptr) CopyText("out of memory", error->text);
@@ -89,6 +102,42 @@ absl::StatusOr<ClientOptions> Convert(const kvarve_options& given) {
   return options;
 }
 
+uint32_t OrElse(uint32_t value, uint32_t otherwise) { return value != 0 ? value : otherwise; }
+
+absl::StatusOr<NamespaceDescriptor> Convert(const kvarve_descriptor& given) {
+  NamespaceDescriptor d;
+  d.model = Text(given.model);
+  d.model_digest = Text(given.model_digest);
+  d.tokenizer_digest = Text(given.tokenizer_digest);
+  d.element_type = static_cast<ElementType>(given.element_type);
+  d.layer_begin = given.layer_begin;
+  d.layer_total = OrElse(given.layer_total, 1);
+  d.layer_count = OrElse(given.layer_count, d.layer_total);
+  d.kv_head_begin = given.kv_head_begin;
+  d.kv_head_total = OrElse(given.kv_head_total, 1);
+  d.kv_head_count = OrElse(given.kv_head_count, d.kv_head_total);
+  d.k_dim = given.k_dim;
+  d.v_dim = given.v_dim;
+  d.block_tokens = OrElse(given.block_tokens, 1);
+  d.block_bytes = given.block_bytes;
+  d.key_bytes = OrElse(given.key_bytes, BlockKey::kMaxBytes);
+  d.hash_version = given.hash_version != nullptr ? given.hash_version : "kvarve-chain-1";
+  d.adapter_digest = Text(given.adapter_digest);
+  d.attention_backend = Text(given.attention_backend);
+  d.kv_scales = Text(given.kv_scales);
+  d.generation = given.generation;
+  d.client_salt = Text(given.client_salt);
+  for (size_t i = 0; i < given.extra_count; ++i) {
+    const char* const name = given.extra == nullptr ? nullptr : given.extra[2 * i];
+    if (name == nullptr) return absl::InvalidArgumentError("extra: a name is null");
+    if (!d.extra.emplace(name, Text(given.extra[2 * i + 1])).second) {
+      return absl::InvalidArgumentError(absl::StrCat("extra: ", name, " twice"));
+    }
+  }
+  KV_RETURN_IF_ERROR(ValidateDescriptor(d));
+  return d;
+}
+
 }  // namespace
 }  // namespace kvarve
 
@@ -96,7 +145,7 @@ using kvarve::Guarded;
 
 kvarve_code kvarve_open(const kvarve_options* options, kvarve_client** client,
                         kvarve_error* error) {
-  return Guarded(error, [&] {
+  return Guarded(error, {{"client", client}}, [&] {
     *client = nullptr;
     KV_ASSIGN_OR_RETURN(const kvarve::ClientOptions converted,
                         kvarve::Convert(options == nullptr ? kvarve_options{} : *options));
@@ -109,11 +158,12 @@ kvarve_code kvarve_open(const kvarve_options* options, kvarve_client** client,
 void kvarve_close(kvarve_client* client) { delete client; }
 
 kvarve_code kvarve_wait_ready(kvarve_client* client, uint64_t timeout_us, kvarve_error* error) {
-  return Guarded(error, [&] { return client->client->WaitReady(kvarve::Nanos(timeout_us)); });
+  return Guarded(error, {{"client", client}},
+                 [&] { return client->client->WaitReady(kvarve::Nanos(timeout_us)); });
 }
 
 kvarve_code kvarve_get_state(const kvarve_client* client, kvarve_state* state) {
-  return Guarded(nullptr, [&] {
+  return Guarded(nullptr, {{"client", client}, {"state", state}}, [&] {
     const kvarve::ClientState now = client->client->State();
     state->connected = now.connected ? 1 : 0;
     state->breaker_open = now.breaker_open ? 1 : 0;
@@ -127,10 +177,24 @@ kvarve_code kvarve_get_state(const kvarve_client* client, kvarve_state* state) {
   });
 }
 
+kvarve_code kvarve_describe(const kvarve_descriptor* descriptor, void* bytes, size_t capacity,
+                            size_t* size, kvarve_error* error) {
+  return Guarded(error, {{"descriptor", descriptor}, {"bytes", bytes}, {"size", size}}, [&] {
+    KV_ASSIGN_OR_RETURN(const kvarve::NamespaceDescriptor converted, kvarve::Convert(*descriptor));
+    const std::string encoded = kvarve::EncodeDescriptor(converted);
+    *size = encoded.size();
+    if (encoded.size() > capacity) {
+      return absl::OutOfRangeError(absl::StrCat("the descriptor has ", encoded.size(), " bytes"));
+    }
+    std::memcpy(bytes, encoded.data(), encoded.size());
+    return absl::OkStatus();
+  });
+}
+
 kvarve_code kvarve_open_namespace(kvarve_client* client, const void* descriptor,
                                   size_t descriptor_bytes, kvarve_namespace* ns,
                                   kvarve_error* error) {
-  return Guarded(error, [&] {
+  return Guarded(error, {{"client", client}, {"descriptor", descriptor}, {"ns", ns}}, [&] {
     KV_ASSIGN_OR_RETURN(
         const kvarve::NamespaceDescriptor decoded,
         kvarve::DecodeDescriptor({static_cast<const char*>(descriptor), descriptor_bytes}));
@@ -140,17 +204,17 @@ kvarve_code kvarve_open_namespace(kvarve_client* client, const void* descriptor,
 }
 
 uint64_t kvarve_block_bytes(const kvarve_client* client, kvarve_namespace ns) {
-  return client->client->block_bytes(ns);
+  return client == nullptr ? 0 : client->client->block_bytes(ns);
 }
 
 uint32_t kvarve_key_bytes(const kvarve_client* client, kvarve_namespace ns) {
-  return client->client->key_bytes(ns);
+  return client == nullptr ? 0 : client->client->key_bytes(ns);
 }
 
 kvarve_code kvarve_lookup(kvarve_client* client, kvarve_namespace ns, const void* keys,
                           size_t count, uint64_t hold_us, size_t* found, uint64_t* hold,
                           kvarve_error* error) {
-  return Guarded(error, [&] {
+  return Guarded(error, {{"client", client}, {"found", found}}, [&] {
     *found = 0;
     if (hold != nullptr) *hold = 0;
     KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> unpacked,
@@ -166,12 +230,15 @@ kvarve_code kvarve_lookup(kvarve_client* client, kvarve_namespace ns, const void
 kvarve_code kvarve_get(kvarve_client* client, kvarve_namespace ns, const void* keys, size_t count,
                        void* const* blocks, uint64_t request_id, size_t* copied,
                        kvarve_error* error) {
-  return Guarded(error, [&] {
+  return Guarded(error, {{"client", client}, {"blocks", blocks}, {"copied", copied}}, [&] {
     *copied = 0;
     KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> unpacked,
                         kvarve::Unpack(*client->client, ns, keys, count));
     std::vector<std::byte*> destinations(count);
-    for (size_t i = 0; i < count; ++i) destinations[i] = static_cast<std::byte*>(blocks[i]);
+    for (size_t i = 0; i < count; ++i) {
+      if (blocks[i] == nullptr) return absl::InvalidArgumentError("a block is null");
+      destinations[i] = static_cast<std::byte*>(blocks[i]);
+    }
     KV_ASSIGN_OR_RETURN(*copied, client->client->Get(ns, unpacked, destinations, request_id));
     return absl::OkStatus();
   });
@@ -181,7 +248,7 @@ kvarve_code kvarve_put(kvarve_client* client, kvarve_namespace ns, const void* p
                        uint32_t first_depth, const void* keys, size_t count,
                        const void* const* blocks, uint64_t request_id, uint8_t* outcomes,
                        kvarve_error* error) {
-  return Guarded(error, [&] {
+  return Guarded(error, {{"client", client}, {"blocks", blocks}, {"outcomes", outcomes}}, [&] {
     KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> unpacked,
                         kvarve::Unpack(*client->client, ns, keys, count));
     kvarve::PutChain chain{.first_depth = first_depth, .keys = unpacked, .request_id = request_id};
@@ -191,7 +258,10 @@ kvarve_code kvarve_put(kvarve_client* client, kvarve_namespace ns, const void* p
       chain.parent = one.front();
     }
     std::vector<const std::byte*> sources(count);
-    for (size_t i = 0; i < count; ++i) sources[i] = static_cast<const std::byte*>(blocks[i]);
+    for (size_t i = 0; i < count; ++i) {
+      if (blocks[i] == nullptr) return absl::InvalidArgumentError("a block is null");
+      sources[i] = static_cast<const std::byte*>(blocks[i]);
+    }
     KV_ASSIGN_OR_RETURN(const std::vector<kvarve::PutOutcome> put,
                         client->client->Put(ns, chain, sources));
     for (size_t i = 0; i < count; ++i) outcomes[i] = static_cast<uint8_t>(put[i]);
@@ -202,26 +272,33 @@ kvarve_code kvarve_put(kvarve_client* client, kvarve_namespace ns, const void* p
 kvarve_code kvarve_acquire(kvarve_client* client, kvarve_namespace ns, const void* keys,
                            size_t count, uint64_t request_id, kvarve_view** view,
                            kvarve_error* error) {
-  return Guarded(error, [&] {
+  return Guarded(error, {{"client", client}, {"view", view}}, [&] {
     *view = nullptr;
     KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> unpacked,
                         kvarve::Unpack(*client->client, ns, keys, count));
     KV_ASSIGN_OR_RETURN(kvarve::View acquired, client->client->Acquire(ns, unpacked, request_id));
-    *view = new kvarve_view{std::move(acquired)};
+    *view = new kvarve_view{std::move(acquired), {}};
     return absl::OkStatus();
   });
 }
 
-size_t kvarve_view_size(const kvarve_view* view) { return view->view.size(); }
+size_t kvarve_view_size(const kvarve_view* view) { return view == nullptr ? 0 : view->view.size(); }
+
+int kvarve_view_over_lease_cap(const kvarve_view* view) {
+  return view != nullptr && view->view.grants().over_lease_cap ? 1 : 0;
+}
 
 const void* kvarve_view_block(const kvarve_view* view, size_t i) {
-  return i < view->view.size() ? view->view.block(i) : nullptr;
+  const bool is_there = i < kvarve_view_size(view) && !view->stamp.InChild();
+  return is_there ? view->view.block(i) : nullptr;
 }
 
 uint64_t kvarve_view_checksum(const kvarve_view* view, size_t i) {
-  return i < view->view.size() ? view->view.checksum(i) : 0;
+  return i < kvarve_view_size(view) ? view->view.checksum(i) : 0;
 }
 
 void kvarve_view_close(kvarve_view* view) { delete view; }
 
-void kvarve_release(kvarve_client* client, uint64_t hold) { client->client->Release(hold); }
+void kvarve_release(kvarve_client* client, uint64_t hold) {
+  if (client != nullptr) client->client->Release(hold);
+}

@@ -10,8 +10,12 @@
 #include "client/cpp/kvarve.h"
 #include "storage/base/status_macros.h"
 
-extern "C" int RunCProgram(const char* endpoint, const void* descriptor, size_t descriptor_bytes,
-                           const unsigned char* keys);
+extern "C" {
+int RunCProgram(const char* endpoint, const void* descriptor, size_t descriptor_bytes,
+                const unsigned char* keys);
+int RunWithNulls(const char* endpoint, const void* descriptor, size_t descriptor_bytes,
+                 const unsigned char* keys);
+}
 
 namespace kvarve {
 namespace {
@@ -30,8 +34,40 @@ TEST(KvarveC, AProgramInC) {
         << "the line of kvarve_c_test_program.c that failed";
     EXPECT_EQ(daemon.seen().engine_id, "c-program");
     EXPECT_TRUE(daemon.WaitFor([](const auto& seen) { return seen.released.size() >= 3; }));
+    EXPECT_EQ(RunWithNulls(("unix://" + path).c_str(), descriptor.data(), descriptor.size(),
+                           keys[0].bytes.data()),
+              0);
   }
   ::rmdir(folder);
+}
+
+// What a C program writes is what the library's own encoder writes.
+TEST(KvarveC, ADescriptorInC) {
+  NamespaceDescriptor d;
+  d.model = "m";
+  d.model_digest = "w";
+  d.tokenizer_digest = "t";
+  d.element_type = ElementType::kFp16;
+  d.layer_begin = 2, d.layer_count = 4, d.layer_total = 8;
+  d.kv_head_begin = 1, d.kv_head_count = 2, d.kv_head_total = 4;
+  d.k_dim = 64, d.v_dim = 32;
+  d.block_tokens = 16;
+  d.block_bytes = 4ull * 2 * 16 * (64 + 32) * 2;
+  d.key_bytes = 16;
+  d.hash_version = "h";
+  d.adapter_digest = "a", d.attention_backend = "b", d.kv_scales = "s", d.client_salt = "c";
+  d.generation = 7;
+  d.extra = {{"x", "1"}, {"y", "2"}};
+  ASSERT_EQ(ValidateDescriptor(d), absl::OkStatus());
+  const char* const extra[] = {"y", "2", "x", "1"};
+  const kvarve_descriptor given = {"m", "w",   "t", KVARVE_FP16,   2,  4,   8,   1,   2,   4,
+                                   64,  32,    16,  d.block_bytes, 16, "h", "a", "b", "s", 7,
+                                   "c", extra, 2};
+  std::string bytes(KVARVE_DESCRIPTOR_BYTES_MAX, '\0');
+  static_assert(KVARVE_DESCRIPTOR_BYTES_MAX == kMaxDescriptorBytes);
+  size_t size = 0;
+  ASSERT_EQ(kvarve_describe(&given, bytes.data(), bytes.size(), &size, nullptr), KVARVE_OK);
+  EXPECT_EQ(bytes.substr(0, size), EncodeDescriptor(d));
 }
 
 TEST(KvarveC, CodesAndOutcomesAreTheLibrarys) {

@@ -92,3 +92,47 @@ int RunCProgram(const char* endpoint, const void* descriptor, size_t descriptor_
   kvarve_view_close(NULL);
   return 0;
 }
+
+/* Nulls cost an error, not the process. */
+int RunWithNulls(const char* endpoint, const void* descriptor, size_t descriptor_bytes,
+                 const unsigned char* keys) {
+  kvarve_options options;
+  kvarve_error error;
+  kvarve_client* client = NULL;
+  kvarve_namespace ns = 0;
+  kvarve_view* view = NULL;
+  const void* no_sources[1] = {NULL};
+  void* no_destinations[1] = {NULL};
+  uint8_t outcome;
+  size_t size = 0;
+  const kvarve_code bad = KVARVE_INVALID_ARGUMENT;
+  memset(&options, 0, sizeof(options));
+  options.endpoint = endpoint;
+  options.timeout_us = options.put_timeout_us = kWaitMicros;
+  EXPECT(kvarve_open(&options, NULL, &error) == bad && strstr(error.text, "client") != NULL);
+  EXPECT(kvarve_open(&options, NULL, NULL) == bad);
+  EXPECT(kvarve_open(&options, &client, &error) == KVARVE_OK);
+  EXPECT(kvarve_open_namespace(client, NULL, 10, &ns, &error) == bad);
+  EXPECT(kvarve_open_namespace(client, descriptor, descriptor_bytes, NULL, &error) == bad);
+  EXPECT(kvarve_open_namespace(NULL, descriptor, descriptor_bytes, &ns, &error) == bad);
+  EXPECT(kvarve_open_namespace(client, descriptor, descriptor_bytes, &ns, &error) == KVARVE_OK);
+  EXPECT(kvarve_wait_ready(NULL, 1, &error) == bad);
+  EXPECT(kvarve_wait_ready(client, kWaitMicros, &error) == KVARVE_OK);
+  EXPECT(kvarve_get_state(client, NULL) == bad);
+  EXPECT(kvarve_block_bytes(NULL, ns) == 0 && kvarve_key_bytes(NULL, ns) == 0);
+  EXPECT(kvarve_lookup(client, ns, keys, 1, 0, NULL, NULL, &error) == bad);
+  EXPECT(kvarve_lookup(client, ns, NULL, 1, 0, &size, NULL, &error) == bad);
+  EXPECT(kvarve_get(client, ns, keys, 1, NULL, 0, &size, &error) == bad);
+  EXPECT(kvarve_get(client, ns, keys, 1, no_destinations, 0, &size, &error) == bad);
+  EXPECT(kvarve_get(client, ns, keys, 1, no_destinations, 0, NULL, &error) == bad);
+  EXPECT(kvarve_put(client, ns, NULL, 0, keys, 1, no_sources, 0, &outcome, &error) == bad);
+  EXPECT(kvarve_put(client, ns, NULL, 0, keys, 1, NULL, 0, &outcome, &error) == bad);
+  EXPECT(kvarve_put(client, ns, NULL, 0, keys, 1, no_sources, 0, NULL, &error) == bad);
+  EXPECT(kvarve_acquire(client, ns, keys, 1, 0, NULL, &error) == bad);
+  EXPECT(kvarve_acquire(NULL, ns, keys, 1, 0, &view, &error) == bad);
+  EXPECT(kvarve_view_size(NULL) == 0 && kvarve_view_block(NULL, 0) == NULL);
+  EXPECT(kvarve_view_checksum(NULL, 0) == 0 && kvarve_view_over_lease_cap(NULL) == 0);
+  kvarve_release(NULL, 1);
+  kvarve_close(client);
+  return 0;
+}
