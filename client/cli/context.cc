@@ -1,15 +1,40 @@
 #include "client/cli/context.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
 #include "client/cli/output.h"
 #include "storage/base/abseil.h"
 #include "storage/base/status_macros.h"
+#include "storage/base/unique_fd.h"
 #include "storage/base/units.h"
 
 namespace kvarve::cli {
+
+namespace {
+
+// How the client says that it connected and heard nothing.
+constexpr std::string_view kNoAnswer = "does not answer HELLO";
+
+}  // namespace
+
+bool SomebodyListens(const std::string& endpoint) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (!endpoint.starts_with(kUnixScheme)) return false;
+  const std::string path = endpoint.substr(kUnixScheme.size());
+  if (path.size() >= sizeof(address.sun_path)) return false;
+  path.copy(address.sun_path, path.size());
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return socket.valid() && (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                                      sizeof(address)) == 0 ||
+                            errno == EAGAIN);  // so many wait already
+}
 
 absl::StatusOr<std::unique_ptr<Client>> Connect(const Context& context, uint64_t staging_bytes) {
   KV_ASSIGN_OR_RETURN(const int64_t timeout_nanos, ParseDuration(context.timeout));
@@ -25,6 +50,14 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Context& context, uint64_t
   // Another host's daemon may answer, and refuse.
   if (!ready.ok() && client->is_remote() && ready.code() != absl::StatusCode::kDeadlineExceeded) {
     return ready;
+  }
+  const std::string error = ready.ok() ? "" : client->State().last_error;
+  const bool is_silent = error.empty() || error.ends_with(kNoAnswer);
+  if (!ready.ok() && is_silent && SomebodyListens(context.endpoint)) {
+    return absl::UnavailableError(absl::StrFormat(
+        "kvarved listens at %s and does not answer in %s: it is stopped (SIGSTOP), hangs, or has "
+        "too much to do",
+        context.endpoint, context.timeout));
   }
   if (!ready.ok()) {
     return absl::UnavailableError(

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,6 +22,7 @@ namespace kvarve::cli {
 
 using Json = nlohmann::ordered_json;
 
+inline constexpr std::string_view kUnixScheme = "unix://";
 inline constexpr char kDefaultEndpoint[] = "unix:///run/kvarve/kvarved.sock";
 
 enum ExitCode {
@@ -51,6 +53,9 @@ void AddCertCommand(CLI::App* app, Context* context);
 void AddDoctorCommand(CLI::App* app, Context* context);
 void AddDeviceCommand(CLI::App* app, Context* context);
 void AddPagedSimCommand(CLI::App* app, Context* context);
+
+// Whether somebody listens on the socket of a unix:// endpoint, though he may never answer.
+bool SomebodyListens(const std::string& endpoint);
 
 // A client that is connected. Unavailable, with what to do: nobody answers within the timeout.
 absl::StatusOr<std::unique_ptr<Client>> Connect(const Context& context, uint64_t staging_bytes = 0);

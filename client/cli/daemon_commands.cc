@@ -41,6 +41,12 @@ std::string NvmeStatusText(const Json& s) {
 }
 
 std::string StatusText(const Json& s) {
+  // What a smaller capacity has no room for: chunks that are read in place, or mapped.
+  const uint64_t leaving = Number(s, "leaving_bytes");
+  const std::string over = leaving == 0 ? ""
+                                        : ", " + FormatBytes(leaving) +
+                                              " more than the capacity: they leave when no "
+                                              "client reads or maps them any more";
   return PairsText({
              {"version", TextOf(s, "version")},
              {"incarnation", TextOf(s, "incarnation")},
@@ -51,9 +57,10 @@ std::string StatusText(const Json& s) {
              {"metrics", TextOf(s, "metrics")},
              {"gRPC", TextOf(s, "rpc")},
              {"capacity", Bytes(s, "capacity_bytes")},
-             {"taken from the host", Bytes(s, "chunk_bytes")},
+             {"taken from the host", Bytes(s, "chunk_bytes") + over},
              {"used", Bytes(s, "used_bytes") + " (" +
                           PercentText(Number(s, "used_bytes"), Number(s, "capacity_bytes")) + ")"},
+             {"draining", Bytes(s, "draining_bytes") + " given back, and still mapped by clients"},
              {"blocks", Count(s, "blocks")},
              {"index", Bytes(s, "index_bytes")},
              {"namespaces", Count(s, "namespaces")},

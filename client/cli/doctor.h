@@ -50,6 +50,12 @@ void CheckPython(const Json& answer, Findings* findings);
 void CheckEngineCommand(std::span<const std::string> words,
                         const std::map<std::string, std::string>& environment, Findings* findings);
 
+// What so many engines of that command line take of the daemon (connections, staging), against its
+// limits. `status` is its answer to "status"; empty: without limits, nothing is compared.
+void CheckEngineSize(std::span<const std::string> words,
+                     const std::map<std::string, std::string>& environment, uint32_t engines,
+                     const Json& status, Findings* findings);
+
 // Whether a daemon and this client are of versions that were made for each other (one minor version
 // apart at most).
 bool VersionsFit(const std::string& a, const std::string& b);

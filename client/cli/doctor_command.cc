@@ -13,11 +13,10 @@
 namespace kvarve::cli {
 namespace {
 
-constexpr std::string_view kUnixScheme = "unix://";
-
 struct DoctorFlags {
   std::string python;
   std::vector<std::string> command;
+  uint32_t engines = 1;
 };
 
 std::string_view LevelName(Level level) {
@@ -57,18 +56,26 @@ std::map<std::string, std::string> TakeAssignments(std::vector<std::string>* wor
 
 void Examine(const Context& context, const DoctorFlags& flags, Findings* findings) {
   const HostView host;
+  Json daemon = Json::object();
   if (context.endpoint.starts_with(kUnixScheme))
     CheckSocket(context.endpoint.substr(kUnixScheme.size()), findings);
   CheckHost(host, findings);
   const absl::StatusOr<std::unique_ptr<Client>> client = Connect(context);
   if (!client.ok()) {
-    findings->push_back({"daemon", "connection", Level::kProblem,
-                         std::string(client.status().message()),
-                         "start kvarved, or name its socket with --endpoint"});
+    const std::string text(client.status().message());
+    std::string action = "start kvarved, or name its socket with --endpoint";
+    if (SomebodyListens(context.endpoint)) {
+      action = text.find("does not answer") != std::string::npos
+                   ? "look at the process (ps -C kvarved -o pid,stat): if it is stopped (T), kill "
+                     "-CONT lets it go on; else a longer --timeout, or start it again"
+                   : "the daemon is there and refuses this user: do what it says";
+    }
+    findings->push_back({"daemon", "connection", Level::kProblem, text, action});
   } else {
     findings->push_back({"daemon", "connection", Level::kOk, context.endpoint, ""});
     const absl::StatusOr<Json> status = Ask(client->get(), {{"op", "status"}});
     if (status.ok()) {
+      daemon = *status;
       CheckDaemon(*status, host, findings);
     } else {
       findings->push_back({"daemon", "status", Level::kWarning,
@@ -90,6 +97,7 @@ void Examine(const Context& context, const DoctorFlags& flags, Findings* finding
     std::vector<std::string> words = flags.command;
     const std::map<std::string, std::string> environment = TakeAssignments(&words);
     CheckEngineCommand(words, environment, findings);
+    CheckEngineSize(words, environment, flags.engines, daemon, findings);
   }
 }
 
@@ -127,6 +135,10 @@ void AddDoctorCommand(CLI::App* app, Context* context) {
   const auto flags = std::make_shared<DoctorFlags>();
   doctor->add_option("--python", flags->python,
                      "The Python that runs the engine: look at its packages too");
+  doctor
+      ->add_option("--engines", flags->engines, "How many engines of that command run on this host")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
   doctor->add_option("command", flags->command,
                      "The engine's command line, behind --: look at its flags too");
   doctor->callback([=] { context->command = [=] { return Doctor(*context, *flags); }; });

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -17,11 +18,15 @@
 #include "client/cli/output.h"
 #include "client/cli/vllm_config.h"
 #include "storage/base/unique_fd.h"
+#include "storage/base/units.h"
 
 namespace kvarve::cli {
 namespace {
 
 constexpr size_t kPythonAnswerMax = 64 * 1024;
+constexpr uint64_t kConnectionsOfWorker = 2;           // one loads, one saves
+constexpr uint64_t kStagingBytesDefault = 256 * kMiB;  // connectors/vllm/settings.py
+constexpr uint64_t kSizeMax = 65536;
 
 // Imports nothing of the engine: only what is installed is read.
 constexpr char kScript[] = R"(
@@ -78,6 +83,33 @@ std::optional<std::string> Flag(std::span<const std::string> words, const std::s
     }
   }
   return value;
+}
+
+// A count given as --name or -abbreviation.
+uint64_t SizeFlag(std::span<const std::string> words, const std::string& name,
+                  const std::string& abbreviation, uint64_t otherwise) {
+  std::optional<std::string> text = Flag(words, name);
+  for (size_t i = 0; i + 1 < words.size(); ++i) {
+    if (words[i] == "-" + abbreviation) text = words[i + 1];
+  }
+  const uint64_t size = text.has_value() ? std::strtoull(text->c_str(), nullptr, 10) : 0;
+  return size > 0 && size <= kSizeMax ? size : otherwise;
+}
+
+// What one worker asks for: the configuration's, the environment's, the connector's default.
+uint64_t StagingBytes(std::span<const std::string> words,
+                      const std::map<std::string, std::string>& environment) {
+  const Json config = Json::parse(Flag(words, "kv-transfer-config").value_or("{}"), nullptr,
+                                  /*allow_exceptions=*/false);
+  if (config.is_object()) {
+    const Json extra = config.value("kv_connector_extra_config", Json::object());
+    if (extra.is_object() && Number(extra, "staging_bytes") > 0)
+      return Number(extra, "staging_bytes");
+  }
+  const auto variable = environment.find("KVARVE_STAGING_BYTES");
+  const uint64_t bytes =
+      variable != environment.end() ? std::strtoull(variable->second.c_str(), nullptr, 10) : 0;
+  return bytes > 0 ? bytes : kStagingBytesDefault;
 }
 
 void Add(Findings* findings, std::string check, Level level, std::string text,
@@ -245,6 +277,52 @@ void CheckEngineCommand(std::span<const std::string> words,
   Add(findings, "PYTHONHASHSEED", Level::kOk,
       environment.contains("PYTHONHASHSEED") ? "set; kvarve does not need it"
                                              : "not set, and not needed");
+}
+
+void CheckEngineSize(std::span<const std::string> words,
+                     const std::map<std::string, std::string>& environment, uint32_t engines,
+                     const Json& status, Findings* findings) {
+  const uint64_t data = SizeFlag(words, "data-parallel-size-local", "dpl",
+                                 SizeFlag(words, "data-parallel-size", "dp", 1));
+  const uint64_t schedulers = engines * data;
+  const uint64_t workers = schedulers * SizeFlag(words, "tensor-parallel-size", "tp", 1) *
+                           SizeFlag(words, "pipeline-parallel-size", "pp", 1);
+  const Json limits = status.value("limits", Json::object());
+  const std::string who = absl::StrFormat("%d %s of %d workers", engines,
+                                          engines == 1 ? "engine" : "engines", workers / engines);
+
+  const uint64_t connections = workers * kConnectionsOfWorker + schedulers;
+  const uint64_t of_uid = Number(limits, "sessions_per_uid"), all = Number(limits, "sessions");
+  const uint64_t most = std::min(of_uid, all);
+  const bool fits = limits.empty() || connections <= most;
+  std::string text = absl::StrFormat("%s: %d (%d a worker, 1 a scheduler)", who, connections,
+                                     kConnectionsOfWorker);
+  if (!limits.empty()) {
+    text += absl::StrFormat("; limits.sessions_per_uid is %d, limits.sessions %d, and %d are open",
+                            of_uid, all, Number(status, "sessions"));
+  }
+  Add(findings, "connections", fits ? Level::kOk : Level::kProblem, text,
+      fits ? ""
+           : absl::StrFormat("set %s to %d or more: who gets none does not use the cache",
+                             of_uid < connections ? "limits.sessions_per_uid" : "limits.sessions",
+                             connections));
+
+  const uint64_t own = StagingBytes(words, environment);
+  const uint64_t wanted =
+      workers * (limits.empty() ? own : std::min(own, Number(limits, "staging_session_bytes")));
+  const uint64_t total = Number(limits, "staging_total_bytes");
+  const bool has_room = limits.empty() || wanted <= total;
+  text = absl::StrFormat("%s: %s", who, FormatBytes(wanted));
+  if (!limits.empty()) {
+    text += absl::StrFormat("; limits.staging_total_bytes is %s, and %s are taken",
+                            FormatBytes(total), FormatBytes(Number(status, "staging_bytes")));
+  }
+  Add(findings, "staging", has_room ? Level::kOk : Level::kProblem, text,
+      has_room ? ""
+               : absl::StrFormat("set limits.staging_total_bytes to %dMiB or more (it is memory "
+                                 "beside the cache), or the connector's staging_bytes to %d or "
+                                 "less: workers without staging store nothing",
+                                 (wanted + kMiB - 1) / kMiB, total / workers / kMiB * kMiB));
 }
 
 }  // namespace kvarve::cli

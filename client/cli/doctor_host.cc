@@ -35,6 +35,13 @@ std::string GroupText(gid_t gid) {
                           : absl::StrFormat("gid %d", gid);
 }
 
+// How this user gets in. Nobody should run an engine with root's group.
+std::string JoinText(gid_t gid) {
+  return gid != 0 ? "run the engine with group " + GroupText(gid)
+                  : "make a group for it, with the engine's user in it (groupadd --system kvarve; "
+                    "usermod -aG kvarve USER), and start kvarved again";
+}
+
 std::string WhoIAm() { return absl::StrFormat("uid %d, gid %d", ::geteuid(), ::getegid()); }
 
 // "[always] advise never" -> "always".
@@ -149,7 +156,7 @@ void CheckSocket(const std::string& path, Findings* findings) {
     findings->push_back({"host", "socket folder", Level::kProblem,
                          absl::StrFormat("%s (mode %04o) does not let %s in", folder,
                                          info.st_mode & 07777, WhoIAm()),
-                         "run the engine with group " + GroupText(info.st_gid)});
+                         JoinText(info.st_gid)});
     return;
   } else {
     findings->push_back({"host", "socket folder", Level::kOk,
@@ -168,13 +175,11 @@ void CheckSocket(const std::string& path, Findings* findings) {
     return;
   }
   const bool may_write = ::access(path.c_str(), R_OK | W_OK) == 0;
-  findings->push_back({"host", "socket", may_write ? Level::kOk : Level::kProblem,
-                       absl::StrFormat("mode %04o, uid %d, group %s", info.st_mode & 07777,
-                                       info.st_uid, GroupText(info.st_gid)),
-                       may_write ? ""
-                                 : "this user (" + WhoIAm() +
-                                       ") may not connect: run the engine with group " +
-                                       GroupText(info.st_gid)});
+  findings->push_back(
+      {"host", "socket", may_write ? Level::kOk : Level::kProblem,
+       absl::StrFormat("mode %04o, uid %d, group %s", info.st_mode & 07777, info.st_uid,
+                       GroupText(info.st_gid)),
+       may_write ? "" : "this user (" + WhoIAm() + ") may not connect: " + JoinText(info.st_gid)});
 }
 
 void CheckHost(const HostView& host, Findings* findings) {

@@ -270,5 +270,55 @@ TEST(DoctorEngineTest, SettingsThatDefeatTheCache) {
   Expect(Engine({"x", "--kv-offloading-size", "4"}, on), "--kv-offloading-size", Level::kProblem);
 }
 
+Json WithLimits(uint64_t per_uid, uint64_t staging) {
+  return {{"sessions", 3u},
+          {"staging_bytes", 0u},
+          {"limits",
+           {{"sessions", 512u},
+            {"sessions_per_uid", per_uid},
+            {"staging_session_bytes", 256u << 20},
+            {"staging_process_bytes", 512u << 20},
+            {"staging_total_bytes", staging}}}};
+}
+
+Findings Size(std::vector<std::string> words, uint32_t engines, const Json& status,
+              std::map<std::string, std::string> environment = {}) {
+  Findings findings;
+  CheckEngineSize(words, environment, engines, status, &findings);
+  return findings;
+}
+
+TEST(DoctorEngineTest, WhatEnginesTakeAgainstTheLimits) {
+  constexpr uint64_t kGi = 1ull << 30;
+  const std::vector<std::string> tp8 = {"vllm", "serve", "m", "--tensor-parallel-size", "8"};
+  const Findings defaults = Size(tp8, 2, WithLimits(32, 2 * kGi));
+  const Finding& connections = Expect(defaults, "connections", Level::kProblem);
+  EXPECT_THAT(connections.text, HasSubstr("2 engines of 8 workers: 34"));
+  EXPECT_THAT(connections.text, HasSubstr("limits.sessions_per_uid is 32"));
+  EXPECT_THAT(connections.action, HasSubstr("limits.sessions_per_uid to 34"));
+  const Finding& staging = Expect(defaults, "staging", Level::kProblem);
+  EXPECT_THAT(staging.text, HasSubstr("4.00 GiB"));
+  EXPECT_THAT(staging.action, HasSubstr("limits.staging_total_bytes to 4096MiB"));
+  EXPECT_THAT(staging.action, HasSubstr("staging_bytes to 134217728 or less"));
+  const Findings enough = Size(tp8, 2, WithLimits(34, 4 * kGi));
+  Expect(enough, "connections", Level::kOk);
+  Expect(enough, "staging", Level::kOk);
+  Expect(Size(tp8, 1, WithLimits(32, 2 * kGi)), "connections", Level::kOk);
+  Expect(Size(tp8, 1, WithLimits(32, 2 * kGi)), "staging", Level::kOk);
+
+  // Two by two workers for each of three schedulers, told in other words, each with less staging.
+  const Findings other = Size({"vllm", "serve", "m", "-tp", "2", "-pp", "2", "-dp", "3"}, 1,
+                              WithLimits(32, kGi), {{"KVARVE_STAGING_BYTES", "67108864"}});
+  EXPECT_THAT(Expect(other, "connections", Level::kOk).text, HasSubstr("12 workers: 27"));
+  EXPECT_THAT(Expect(other, "staging", Level::kOk).text, HasSubstr("768 MiB"));
+  const Findings extra = Size(
+      {"x", "--kv-transfer-config", R"({"kv_connector_extra_config":{"staging_bytes":1048576}})"},
+      1, WithLimits(32, kGi));
+  EXPECT_THAT(Expect(extra, "staging", Level::kOk).text, HasSubstr("1.00 MiB"));
+  // Without a daemon's answer the numbers alone.
+  EXPECT_THAT(Expect(Size(tp8, 2, Json::object()), "connections", Level::kOk).text,
+              HasSubstr("34"));
+}
+
 }  // namespace
 }  // namespace kvarve::cli

@@ -7,6 +7,7 @@
 
 #include "client/cli/context.h"
 #include "client/cli/output.h"
+#include "storage/base/units.h"
 #ifdef KVARVE_WITH_GRPC
 #include "client/rpc/grpc_plane.h"
 #endif
@@ -37,7 +38,13 @@ int Main(int argc, char** argv) {
   app.add_option("--token-file", context.token_file,
                  "File whose first line is shown to daemons of other hosts")
       ->envname("KVARVE_TOKEN_FILE");
-  app.add_option("--timeout", context.timeout, "How long to wait for it")->capture_default_str();
+  app.add_option("--timeout", context.timeout, "How long to wait for it")
+      ->capture_default_str()
+      ->check([](const std::string& text) {
+        const absl::StatusOr<int64_t> nanos = ParseDuration(text);
+        if (!nanos.ok()) return std::string(nanos.status().message());
+        return std::string(*nanos > 0 ? "" : "no time at all; write it like \"500ms\" or \"5s\"");
+      });
   app.add_flag("--json", context.json, "JSON on standard output, errors too");
   AddDaemonCommands(&app, &context);
   AddBlockCommands(&app, &context);

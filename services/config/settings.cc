@@ -27,9 +27,9 @@ constexpr SettingSection kSections[] = {
 
 constexpr Setting kSettings[] = {
     {"socket.path", SettingType::kString, "/run/kvarve/kvarved.sock", "/run/kvarve/kvarved.sock",
-     "Unix socket that engines connect to. Its folder is made with mode 0750 when it is missing; "
-     "the socket has mode "
-     "0660. Both belong to the group kvarve where the host has one."},
+     "Unix socket that engines connect to, of at most 107 bytes; a relative path is taken from the "
+     "folder that the daemon is started in. Its folder is made with mode 0750 when it is missing; "
+     "the socket has mode 0660. Both belong to the group kvarve where the host has one."},
     {"socket.allow_uids", SettingType::kList, "", "1000,1001",
      "Users that may connect, by number, besides root and the daemon's own. With neither this nor "
      "socket.allow_gids, "

@@ -128,6 +128,8 @@ Json StatusJson(const Call& call, const LiveState& live, int64_t uptime_nanos) {
       {"chunk_bytes", stats.arena.chunk_bytes},
       {"used_bytes", stats.arena.used_bytes},
       {"draining_bytes", stats.arena.draining_bytes},
+      {"leaving_bytes",
+       stats.arena.chunk_bytes - std::min(stats.arena.chunk_bytes, stats.arena.capacity_bytes)},
       {"blocks", stats.index.entries},
       {"index_bytes", stats.index.memory_bytes},
       {"namespaces", stats.namespaces},
@@ -136,7 +138,13 @@ Json StatusJson(const Call& call, const LiveState& live, int64_t uptime_nanos) {
       {"quarantined_bytes", stats.quarantined_bytes},
       {"sessions", local.sessions},
       {"ended_sessions", local.ended_sessions},
-      {"staging_bytes", local.staging_bytes}};
+      {"staging_bytes", local.staging_bytes},
+      {"limits",
+       {{"sessions", call.options.local.max_sessions},
+        {"sessions_per_uid", call.options.local.max_sessions_per_uid},
+        {"staging_session_bytes", call.options.local.staging_bytes_per_session},
+        {"staging_process_bytes", call.options.local.staging_bytes_per_process},
+        {"staging_total_bytes", call.options.local.staging_bytes_total}}}};
   if (const absl::StatusOr<HostMemory> host = ReadHostMemory(); host.ok()) {
     json["host_budget_bytes"] = host->BudgetBytes(stats.arena.chunk_bytes);
   }
@@ -176,8 +184,8 @@ absl::StatusOr<Json> Resize(const Call& call) {
   const ArenaStats before = call.cache.Stats().arena;
   KV_ASSIGN_OR_RETURN(const HostMemory host, ReadHostMemory());
   KV_ASSIGN_OR_RETURN(uint64_t bytes, WantedBytes(*capacity, host, before.chunk_bytes));
-  bytes = bytes / kExtentBytes * kExtentBytes;
   KV_RETURN_IF_ERROR(CheckArenaBytes(host, bytes, before.chunk_bytes));
+  bytes = bytes / kExtentBytes * kExtentBytes;
   KV_RETURN_IF_ERROR(call.cache.Resize(bytes));
   const ArenaStats after = call.cache.Stats().arena;
   KvLog(LogLevel::kInfo, "resized",

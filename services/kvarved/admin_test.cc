@@ -97,6 +97,24 @@ TEST_F(AdminTest, TenantsAndQuotas) {
       HasSubstr("tenant.quotas"));
 }
 
+// A capacity below what is read in place: what is over it is told, and goes with the lease.
+TEST_F(AdminTest, WhatAShrinkHasNotGotBackYet) {
+  const NamespaceInfo ns = Open("m");
+  Put(ns, 50);
+  LeaseAccount account;
+  const auto lease =
+      cache_->Acquire(ns.handle, testing::KeyChain(ns.handle, 40), &account, 0).lease;
+  ASSERT_NE(lease, 0u);
+  Do({{"op", "resize"}, {"capacity", kExtentBytes}});
+  Json status = Do({{"op", "status"}});
+  EXPECT_GT(status["used_bytes"], status["capacity_bytes"]);
+  EXPECT_EQ(status["leaving_bytes"], kExtentBytes);
+  cache_->ReleaseAll(&account);
+  status = Do({{"op", "status"}});
+  EXPECT_LE(status["used_bytes"], kExtentBytes);
+  EXPECT_EQ(status["leaving_bytes"], 0);
+}
+
 TEST_F(AdminTest, StatusAndStats) {
   Put(Open("m"), 3);
   const Json status = Do({{"op", "status"}});
@@ -108,6 +126,8 @@ TEST_F(AdminTest, StatusAndStats) {
   EXPECT_EQ(status["namespaces"], 1);
   EXPECT_EQ(status["metrics"], "127.0.0.1:1234");
   EXPECT_EQ(status["rpc"], "off");
+  EXPECT_EQ(status["limits"]["sessions_per_uid"], options_.local.max_sessions_per_uid);
+  EXPECT_EQ(status["limits"]["staging_total_bytes"], options_.local.staging_bytes_total);
   const Json stats = Do({{"op", "stats"}});
   EXPECT_EQ(stats["put_blocks"]["stored"], 3);
   EXPECT_EQ(stats["put_bytes"], 3 * kBlockBytes);

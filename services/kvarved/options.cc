@@ -1,10 +1,13 @@
 #include "services/kvarved/options.h"
 
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <limits>
+#include <system_error>
 
 #include "absl/strings/str_format.h"
 #include "client/identity/identity.h"
@@ -20,6 +23,21 @@ constexpr int64_t kNanosPerSecond = 1'000'000'000;
 
 absl::Status Wrong(const Config& config, std::string_view name, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrFormat("%s (%s): %s", name, config.Origin(name), why));
+}
+
+// Absolute, from the folder that this process was started in; empty stays empty.
+absl::StatusOr<std::string> SocketPath(const Config& config, std::string_view name) {
+  std::string path = config.Text(name);
+  if (path.empty()) return path;
+  std::error_code error;
+  path = std::filesystem::absolute(path, error).lexically_normal().string();
+  if (error) return Wrong(config, name, error.message());
+  if (path.size() >= sizeof(sockaddr_un::sun_path)) {
+    return Wrong(config, name,
+                 absl::StrFormat("%s has %d bytes; the path of a socket has at most %d", path,
+                                 path.size(), sizeof(sockaddr_un::sun_path) - 1));
+  }
+  return path;
 }
 
 absl::StatusOr<uint32_t> ParseId(std::string_view text) {
@@ -100,9 +118,10 @@ absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemo
   constexpr std::string_view kChunk = "arena.chunk_bytes";
   CacheOptions cache;
   const Capacity capacity = config.CapacityOf(kCapacity);
-  cache.arena.capacity_bytes = capacity.Of(host.BudgetBytes()) / kExtentBytes * kExtentBytes;
-  const absl::Status fits = CheckArenaBytes(host, cache.arena.capacity_bytes);
+  const uint64_t bytes = capacity.Of(host.BudgetBytes());
+  const absl::Status fits = CheckArenaBytes(host, bytes);
   if (!fits.ok()) return Wrong(config, kCapacity, ToStd(fits.message()));
+  cache.arena.capacity_bytes = bytes / kExtentBytes * kExtentBytes;
   cache.arena.chunk_bytes = config.Bytes(kChunk);
   if (cache.arena.chunk_bytes % kExtentBytes != 0)
     return Wrong(config, kChunk, "is not a multiple of 32 MiB");
@@ -159,7 +178,8 @@ absl::StatusOr<NvmeOptions> NvmeOptionsOf(const Config& config, DeviceTierOption
 
 absl::StatusOr<LocalServerOptions> LocalOptionsOf(const Config& config) {
   LocalServerOptions local;
-  local.socket_path = config.Text("socket.path");
+  KV_ASSIGN_OR_RETURN(local.socket_path, SocketPath(config, "socket.path"));
+  if (local.socket_path.empty()) return Wrong(config, "socket.path", "must not be empty");
   local.state_dir = config.Text("tenant.state_dir");
   local.daemon_version = KVARVE_VERSION;
   KV_ASSIGN_OR_RETURN(local.allowed_uids, ParseIds(config, "socket.allow_uids"));
@@ -264,7 +284,7 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
   }
   options.rpc_read_bytes = config.Bytes("rpc.read_bytes");
   options.rpc_pin_bytes = config.Bytes("rpc.pin_bytes");
-  options.admin_socket = config.Text("rpc.admin_socket");
+  KV_ASSIGN_OR_RETURN(options.admin_socket, SocketPath(config, "rpc.admin_socket"));
   options.cache.event_window =
       options.rpc.has_value() ? static_cast<size_t>(config.Int("rpc.event_window")) : 0;
   options.config_yaml = config.Print();

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <unistd.h>
+#include <filesystem>
 
 namespace kvarve {
 namespace {
@@ -191,6 +193,20 @@ TEST(DaemonOptionsTest, WhatDoesNotFitTogether) {
               HasSubstr("is not loopback"));
   EXPECT_THAT(Error({{"rpc.listen", "127.0.0.1:7410"}}),
               HasSubstr("rpc.token_file (default): or rpc.token_keys_file is needed"));
+}
+
+TEST(DaemonOptionsTest, PathsOfSockets) {
+  const std::string most(107 - 5, 'x');
+  EXPECT_EQ(Options({{"socket.path", "/tmp/" + most}})->local.socket_path, "/tmp/" + most);
+  for (const char* const name : {"socket.path", "rpc.admin_socket"}) {
+    const absl::Status longer = Options({{name, "/tmp/y" + most}}).status();
+    EXPECT_EQ(longer.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(longer.message()), HasSubstr("has 108 bytes"));
+    EXPECT_THAT(std::string(longer.message()), HasSubstr(name));
+  }
+  EXPECT_EQ(Options({{"socket.path", "run/../s"}})->local.socket_path,
+            (std::filesystem::current_path() / "s").string());
+  EXPECT_EQ(Options({{"socket.path", ""}}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

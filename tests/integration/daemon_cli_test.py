@@ -10,129 +10,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
-import time
 import unittest
-import urllib.error
-import urllib.request
 
-BINARIES = ""  # from the command line
-WAIT_SECONDS_MAX = 30
-STOP_SECONDS_MAX = 20
+import daemon_case
+from daemon_case import (BLOCK, CHAIN, FAILED, MIB, MISS, NO_DAEMON, STOP_SECONDS_MAX, TOKENS, USAGE, Case,
+                         environment, main)
+
 NOBODY = 65534
-MIB = 1 << 20
-GOOD, FAILED, USAGE, NO_DAEMON, MISS, PROBLEM = range(6)
-
-
-def environment(**more):
-    """Without the KVARVE_ variables of whoever runs the test. A process that must not be traced cannot look for leaks."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("KVARVE")}
-    return clean | {"ASAN_OPTIONS": "detect_leaks=0", **more}
-
-
-class Daemon:
-    def __init__(self, folder, *flags, binary=None, user=None, wait=True, **variables):
-        self.folder = folder
-        self.socket = os.path.join(folder, "run", "kvarved.sock")
-        self.port = 0
-        self.log_path = os.path.join(folder, "log")
-        arguments = [binary or os.path.join(BINARIES, "kvarved"), f"--socket.path={self.socket}",
-                     "--arena.capacity_bytes=256MiB", "--arena.chunk_bytes=32MiB", "--arena.prefault=false",
-                     "--metrics.listen=127.0.0.1:0", *flags]
-        with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(arguments, stderr=log, stdout=log, stdin=subprocess.DEVNULL,
-                                            env=environment(**variables), user=user, group=user,
-                                            extra_groups=[] if user else None)
-        if wait:
-            self.wait_ready()
-
-    def wait_ready(self):
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise AssertionError(f"kvarved ended with {self.process.returncode}:\n{self.log()}")
-            started = re.search(rf"kvarved started.* pid={self.process.pid} .*metrics_port=(\d+)", self.log())
-            if started:
-                self.port = int(started.group(1))
-                return
-            time.sleep(0.02)
-        raise AssertionError("kvarved did not become ready:\n" + self.log())
-
-    def http(self, path):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-    def metrics(self):
-        samples = {}
-        for line in self.http("/metrics")[1].splitlines():
-            if not line.startswith("#"):
-                name, value = line.rsplit(" ", 1)
-                samples[name] = float(value)
-        return samples
-
-    def log(self):
-        with open(self.log_path, encoding="utf-8", errors="replace") as f:
-            return f.read()
-
-    def stop(self, number=signal.SIGTERM):
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            return self.process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise AssertionError("kvarved did not stop:\n" + self.log()) from None
-
-
-class Case(unittest.TestCase):
-    maxDiff = None
-
-    def setUp(self):
-        self.folder = tempfile.mkdtemp(prefix="kvarve-test-")
-        os.chmod(self.folder, 0o755)
-        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-
-    def start(self, *flags, **options):
-        daemon = Daemon(self.folder, *flags, **options)
-        self.addCleanup(daemon.stop)
-        return daemon
-
-    def run_kvarved(self, *arguments, **variables):
-        """Runs it to its end."""
-        return subprocess.run([os.path.join(BINARIES, "kvarved"), *arguments], capture_output=True, text=True,
-                              timeout=WAIT_SECONDS_MAX, env=environment(**variables), check=False)
-
-    def kvarve(self, *arguments, expect=GOOD, data=None, text=True):
-        endpoint = "unix://" + os.path.join(self.folder, "run", "kvarved.sock")
-        answer = subprocess.run([os.path.join(BINARIES, "kvarve"), *arguments], capture_output=True, input=data,
-                                text=text, timeout=120, env=environment(KVARVE_ENDPOINT=endpoint), check=False)
-        self.assertEqual(answer.returncode, expect, f"kvarve {arguments}: {answer.stdout}{answer.stderr}")
-        return answer
-
-    def ask(self, *arguments, expect=GOOD, data=None):
-        return json.loads(self.kvarve("--json", *arguments, expect=expect, data=data).stdout)
-
-    def until(self, condition):
-        deadline = time.monotonic() + WAIT_SECONDS_MAX
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "waited in vain")
-            time.sleep(0.02)
-
-    def file(self, name, content):
-        path = os.path.join(self.folder, name)
-        with open(path, "wb") as f:
-            f.write(content)
-        return path
-
-
-TOKENS = ",".join(str(i * 7) for i in range(64))
-CHAIN = ("--block-bytes", "64KiB", "--block-tokens", "16", "--tokens", TOKENS)  # four blocks of 64 KiB
-BLOCK = 64 * 1024
 
 
 class BlocksTest(Case):
@@ -261,6 +145,8 @@ class AdministrationTest(Case):
         self.assertGreater(self.ask("status")["used_bytes"], 64 * MIB)
         for wrong in ("900TiB", "1MiB", "lots", "95%"):
             self.kvarve("resize", wrong, expect=FAILED)
+        self.assertIn("an arena of 1 B is too small: use at least 32.0 MiB",
+                      self.kvarve("resize", "1", expect=FAILED).stderr)
         self.assertEqual(self.ask("status")["capacity_bytes"], 128 * MIB)
 
     def test_invalidate(self):
@@ -291,56 +177,6 @@ class AdministrationTest(Case):
         self.kvarve("bench", "--blocks", "0", expect=USAGE)
 
 
-class ClientWithoutDaemonTest(Case):
-    def test_no_daemon(self):
-        for command in (("status",), ("stats",), ("resize", "1GiB"), ("lookup", *CHAIN),
-                        ("invalidate", "--all", "--yes")):
-            answer = self.kvarve(*command, "--timeout", "200ms", expect=NO_DAEMON)
-            self.assertIn("no daemon answers at unix://", answer.stderr)
-        error = self.ask("status", "--timeout", "200ms", expect=NO_DAEMON)["error"]
-        self.assertEqual(error["code"], "UNAVAILABLE")
-
-    def test_wrong_command_lines(self):
-        self.kvarve(expect=USAGE)
-        self.kvarve("fly", expect=USAGE)
-        self.kvarve("status", "--frobnicate", expect=USAGE)
-        self.assertIn("Exit codes", self.kvarve("--help").stdout)
-        self.assertRegex(self.kvarve("--version").stdout, r"^kvarve \d+\.\d+\.\d+\n$")
-        self.kvarve("status", "--endpoint", "http://x", expect=FAILED)
-
-    def test_config_vllm(self):
-        value = json.loads(self.kvarve("config", "vllm", "--value", "--set", "block_tokens=256").stdout)
-        self.assertEqual(value["kv_connector"], "KvarveConnector")
-        self.assertEqual(value["kv_role"], "kv_both")
-        self.assertEqual(value["kv_load_failure_policy"], "recompute")
-        self.assertEqual(value["kv_connector_extra_config"]["block_tokens"], 256)
-        text = self.kvarve("config", "vllm").stdout
-        self.assertIn("--kv-transfer-config '{", text)
-        self.assertIn("KVARVE=1", text)
-        self.kvarve("config", "vllm", "--set", "x", expect=USAGE)
-
-    def test_doctor(self):
-        found = self.ask("doctor", "--timeout", "200ms", expect=PROBLEM)
-        problems = [f["check"] for f in found["findings"] if f["level"] == "problem"]
-        self.assertIn("connection", problems)
-        for finding in found["findings"]:
-            self.assertTrue(finding["level"] == "ok" or finding["action"], finding)
-        self.start()
-        config = self.kvarve("config", "vllm", "--value").stdout.strip()
-        found = self.ask("doctor", "--python", sys.executable, "--", "vllm", "serve", "m", "--kv-transfer-config", config,
-                         expect=PROBLEM if not has_package() else GOOD)
-        levels = {f["check"]: f["level"] for f in found["findings"]}
-        for check in ("socket", "socket folder", "connection", "version", "memory", "connector",
-                      "kv_load_failure_policy"):
-            self.assertEqual(levels[check], "ok", check)
-        self.assertIn("problems", self.kvarve("doctor").stdout)
-
-
-def has_package():
-    script = "import importlib.util as u; exit(0 if u.find_spec('kvarve') else 1)"
-    return subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
-
-
 class LifeTest(Case):
     def test_start_line_and_clean_stop(self):
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -356,7 +192,7 @@ class LifeTest(Case):
 
     def test_stops_while_clients_are_connected(self):
         daemon = self.start()
-        watcher = subprocess.Popen([os.path.join(BINARIES, "kvarve"), "stats", "--watch", "--interval", "10ms",
+        watcher = subprocess.Popen([os.path.join(daemon_case.BINARIES, "kvarve"), "stats", "--watch", "--interval", "10ms",
                                     "--endpoint", "unix://" + daemon.socket], stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, env=environment())
         watcher.stdout.readline()
@@ -396,7 +232,7 @@ class LifeTest(Case):
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root to become somebody else")
     def test_as_another_user(self):
-        binary = shutil.copy(os.path.join(BINARIES, "kvarved"), self.folder)  # the tree may be closed to others
+        binary = shutil.copy(os.path.join(daemon_case.BINARIES, "kvarved"), self.folder)  # the tree may be closed to others
         os.chown(self.folder, NOBODY, NOBODY)
         daemon = self.start(f"--tenant.state_dir={self.folder}/state", binary=binary, user=NOBODY)
         self.assertEqual(os.stat(daemon.socket).st_mode & 0o777, 0o660)
@@ -493,5 +329,4 @@ class ConfigurationTest(Case):
 
 
 if __name__ == "__main__":
-    BINARIES = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+    main()

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""kvarve as a process: wrong command lines, daemons that are not there or do not answer, doctor.
+
+usage: client_cli_test.py FOLDER_OF_BINARIES [TEST...]
+"""
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from daemon_case import CHAIN, FAILED, GOOD, NO_DAEMON, PROBLEM, USAGE, Case, main
+
+
+class ClientTest(Case):
+    def test_no_daemon(self):
+        for command in (("status",), ("stats",), ("resize", "1GiB"), ("lookup", *CHAIN),
+                        ("invalidate", "--all", "--yes")):
+            answer = self.kvarve(*command, "--timeout", "200ms", expect=NO_DAEMON)
+            self.assertIn("no daemon answers at unix://", answer.stderr)
+        error = self.ask("status", "--timeout", "200ms", expect=NO_DAEMON)["error"]
+        self.assertEqual(error["code"], "UNAVAILABLE")
+
+    def test_a_stopped_daemon_is_not_a_missing_one(self):
+        daemon = self.start()
+        os.kill(daemon.process.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, daemon.process.pid, signal.SIGCONT)
+        for command in (("status",), ("resize", "1GiB")):
+            answer = self.kvarve(*command, "--timeout", "300ms", expect=NO_DAEMON)
+            self.assertIn("does not answer in 300ms", answer.stderr)
+        found = self.ask("doctor", "--timeout", "300ms", expect=PROBLEM)
+        (connection,) = [f for f in found["findings"] if f["check"] == "connection"]
+        self.assertIn("kill -CONT", connection["action"])
+        self.assertNotIn("start kvarved", connection["action"])
+
+    def test_wrong_command_lines(self):
+        self.assertIn("no time at all", self.kvarve("status", "--timeout", "0", expect=USAGE).stderr)
+        self.assertIn("is no duration", self.kvarve("status", "--timeout", "soon", expect=USAGE).stderr)
+        self.kvarve(expect=USAGE)
+        self.kvarve("fly", expect=USAGE)
+        self.kvarve("status", "--frobnicate", expect=USAGE)
+        self.assertIn("Exit codes", self.kvarve("--help").stdout)
+        self.assertRegex(self.kvarve("--version").stdout, r"^kvarve \d+\.\d+\.\d+\n$")
+        self.kvarve("status", "--endpoint", "http://x", expect=FAILED)
+
+    def test_config_vllm(self):
+        value = json.loads(self.kvarve("config", "vllm", "--value", "--set", "block_tokens=256").stdout)
+        self.assertEqual(value["kv_connector"], "KvarveConnector")
+        self.assertEqual(value["kv_role"], "kv_both")
+        self.assertEqual(value["kv_load_failure_policy"], "recompute")
+        self.assertEqual(value["kv_connector_extra_config"]["block_tokens"], 256)
+        text = self.kvarve("config", "vllm").stdout
+        self.assertIn("--kv-transfer-config '{", text)
+        self.assertIn("KVARVE=1", text)
+        self.kvarve("config", "vllm", "--set", "x", expect=USAGE)
+
+    def test_doctor(self):
+        found = self.ask("doctor", "--timeout", "200ms", expect=PROBLEM)
+        problems = [f["check"] for f in found["findings"] if f["level"] == "problem"]
+        self.assertIn("connection", problems)
+        for finding in found["findings"]:
+            self.assertTrue(finding["level"] == "ok" or finding["action"], finding)
+        self.start()
+        config = self.kvarve("config", "vllm", "--value").stdout.strip()
+        large = self.ask("doctor", "--engines", "2", "--", "vllm", "serve", "m", "-tp", "8", "--kv-transfer-config", config,
+                         expect=PROBLEM)
+        self.assertEqual([f["action"].split(":")[0] for f in large["findings"] if f["check"] == "connections"],
+                         ["set limits.sessions_per_uid to 34 or more"])
+        self.assertIn("4.00 GiB", [f["text"] for f in large["findings"] if f["check"] == "staging"][0])
+        found = self.ask("doctor", "--python", sys.executable, "--", "vllm", "serve", "m", "--kv-transfer-config", config,
+                         expect=PROBLEM if not has_package() else GOOD)
+        levels = {f["check"]: f["level"] for f in found["findings"]}
+        for check in ("socket", "socket folder", "connection", "version", "memory", "connector",
+                      "kv_load_failure_policy"):
+            self.assertEqual(levels[check], "ok", check)
+        self.assertIn("problems", self.kvarve("doctor").stdout)
+
+
+def has_package():
+    script = "import importlib.util as u; exit(0 if u.find_spec('kvarve') else 1)"
+    return subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    main()
