@@ -100,8 +100,14 @@ Keys ToKeys(const py::handle& object) {
   if (py::isinstance<Keys>(object)) return object.cast<Keys>();
   Keys result;
   for (const py::handle item : py::reinterpret_borrow<py::sequence>(object)) {
-    result.keys.push_back(ToKey(item));
-    result.key_bytes = static_cast<int>(PyBytes_GET_SIZE(item.ptr()));
+    const BlockKey key = ToKey(item);
+    const int key_bytes = static_cast<int>(PyBytes_GET_SIZE(item.ptr()));
+    if (!result.keys.empty() && key_bytes != result.key_bytes) {
+      throw py::value_error(
+          "a list of keys of 16 and of 32 bytes: those of one namespace are alike");
+    }
+    result.keys.push_back(key);
+    result.key_bytes = key_bytes;
   }
   return result;
 }

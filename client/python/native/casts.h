@@ -54,7 +54,8 @@ T Number(const pybind11::object& object, const char* name) {
   }
 }
 
-// From Keys, or from a sequence of bytes objects of 16 or 32 bytes (ValueError on others).
+// From Keys, or from a sequence of bytes objects, all of 16 or all of 32 bytes (ValueError on
+// others).
 Keys ToKeys(const pybind11::handle& object);
 BlockKey ToKey(const pybind11::handle& object);
 pybind11::bytes FromKey(const BlockKey& key, int key_bytes);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/cpp/fork_guard.h"
 #include "client/cpp/remote.h"
 #include "client/python/native/casts.h"
 #include "client/python/native/rpc_capsule.h"
@@ -38,13 +39,26 @@ struct PyView {
   std::shared_ptr<Client> client;
   std::shared_ptr<View> view;
   size_t block_bytes = 0;
+  client::ForkStamp stamp = {};
+
+  void CheckProcess() const {
+    if (!stamp.InChild()) return;
+    Raise(absl::FailedPreconditionError(
+        "a view does not live in a forked child: its memory is not there; make a new client"));
+  }
+  // IndexError: no such block.
+  const View& At(size_t i) const {
+    CheckProcess();
+    if (view == nullptr || i >= view->size()) throw py::index_error();
+    return *view;
+  }
 };
-// One block of a view as a read-only buffer; it keeps the lease.
+// One block of a view as a read-only buffer; it keeps the lease. In a forked child it is empty:
+// pybind11 lets no exception out of a buffer's making.
 struct PyBlock {
-  std::shared_ptr<Client> client;
-  std::shared_ptr<View> view;
+  PyView of;
   const std::byte* data = nullptr;
-  size_t size = 0;
+  size_t size() const { return of.stamp.InChild() ? 0 : of.block_bytes; }
 };
 
 class PyNamespace {
@@ -55,14 +69,14 @@ class PyNamespace {
   uint64_t block_bytes() const { return client_->block_bytes(handle_); }
 
   py::tuple Lookup(const py::object& keys, double hold) const {
-    const Keys list = ToKeys(keys);
+    const Keys list = KeysOf(keys);
     const LookupResult result =
         ValueOrRaise(WithoutGil([&] { return client_->Lookup(handle_, list.keys, Nanos(hold)); }));
     return py::make_tuple(result.hit_blocks, result.host_blocks, result.hold);
   }
 
   py::list Get(const py::object& keys, uint64_t request_id, bool verify) const {
-    const Keys list = ToKeys(keys);
+    const Keys list = KeysOf(keys);
     const size_t size = block_bytes();
     // Asks first, so that a miss costs no memory.
     size_t hit =
@@ -87,7 +101,7 @@ class PyNamespace {
   }
 
   PyView Acquire(const py::object& keys, uint64_t request_id) const {
-    const Keys list = ToKeys(keys);
+    const Keys list = KeysOf(keys);
     return PyView{client_, std::make_shared<View>(ValueOrRaise(WithoutGil([&] {
                     return client_->Acquire(handle_, list.keys, request_id);
                   }))),
@@ -95,7 +109,7 @@ class PyNamespace {
   }
 
   PyGrants AcquireGrants(const py::object& keys, uint64_t request_id) const {
-    const Keys list = ToKeys(keys);
+    const Keys list = KeysOf(keys);
     return PyGrants{ValueOrRaise(
         WithoutGil([&] { return client_->AcquireGrants(handle_, list.keys, request_id); }))};
   }
@@ -103,7 +117,7 @@ class PyNamespace {
   std::vector<std::string> Put(const py::object& keys, const py::sequence& blocks,
                                const py::object& parent, const py::object& first_depth,
                                const py::object& request_id, const py::object& recompute_us) const {
-    const Keys list = ToKeys(keys);
+    const Keys list = KeysOf(keys);
     const size_t size = block_bytes();
     std::vector<ReadBuffer> buffers;
     std::vector<const std::byte*> sources;
@@ -116,7 +130,7 @@ class PyNamespace {
     }
     if (sources.size() != list.keys.size()) throw py::value_error("as many blocks as keys");
     PutChain chain;
-    if (!parent.is_none()) chain.parent = ToKey(parent);
+    if (!parent.is_none()) chain.parent = KeysOf(py::make_tuple(parent)).keys.front();
     chain.first_depth = Number<uint32_t>(first_depth, "first_depth");
     chain.keys = list.keys;
     chain.request_id = Number<uint64_t>(request_id, "request_id");
@@ -130,17 +144,27 @@ class PyNamespace {
   }
 
   size_t Touch(const py::object& keys, uint64_t request_id) const {
-    const Keys list = ToKeys(keys);
+    const Keys list = KeysOf(keys);
     return ValueOrRaise(WithoutGil([&] { return client_->Touch(handle_, list.keys, request_id); }));
   }
 
   uint64_t Invalidate(const py::object& keys) const {
-    const Keys list = keys.is_none() ? Keys{} : ToKeys(keys);
+    const Keys list = keys.is_none() ? Keys{} : KeysOf(keys);
     if (!keys.is_none() && list.keys.empty()) return 0;  // an empty list is no whole namespace
     return ValueOrRaise(WithoutGil([&] { return client_->Invalidate(handle_, list.keys); }));
   }
 
  private:
+  Keys KeysOf(const py::object& object) const {
+    Keys list = ToKeys(object);
+    const auto own = static_cast<int>(client_->key_bytes(handle_));
+    if (!list.keys.empty() && list.key_bytes != own) {
+      throw py::value_error("keys of " + std::to_string(list.key_bytes) +
+                            " bytes; this namespace's have " + std::to_string(own));
+    }
+    return list;
+  }
+
   std::shared_ptr<Client> client_;
   ClientNamespace handle_;
 };
@@ -196,25 +220,23 @@ void BindViews(py::module_& module) {
                       "One leased block: a read-only buffer.")
       .def_buffer([](PyBlock& self) {
         return py::buffer_info(const_cast<std::byte*>(self.data), 1,
-                               py::format_descriptor<uint8_t>::format(), 1, {self.size},
+                               py::format_descriptor<uint8_t>::format(), 1, {self.size()},
                                {size_t{1}}, /*readonly=*/true);
       })
-      .def("__len__", [](const PyBlock& self) { return self.size; });
+      .def("__len__", &PyBlock::size);
   py::class_<PyView>(module, "View",
                      "Leased blocks in place; the lease ends with the last buffer made of it.")
       .def("__len__",
            [](const PyView& self) { return self.view == nullptr ? 0 : self.view->size(); })
       .def("__getitem__",
            [](const PyView& self, size_t i) {
-             if (self.view == nullptr || i >= self.view->size()) throw py::index_error();
-             return py::memoryview(
-                 py::cast(PyBlock{self.client, self.view, self.view->block(i), self.block_bytes}));
+             return py::memoryview(py::cast(PyBlock{self, self.At(i).block(i)}));
            })
-      .def("checksum",
-           [](const PyView& self, size_t i) {
-             if (self.view == nullptr || i >= self.view->size()) throw py::index_error();
-             return self.view->checksum(i);
-           })
+      .def("checksum", [](const PyView& self, size_t i) { return self.At(i).checksum(i); })
+      .def_property_readonly("over_lease_cap",
+                             [](const PyView& self) {
+                               return self.view != nullptr && self.view->grants().over_lease_cap;
+                             })
       .def("release", [](PyView& self) { self.view.reset(); })
       .def("__enter__", [](py::object self) { return self; })
       .def("__exit__", [](PyView& self, const py::args&) { self.view.reset(); });

@@ -89,6 +89,62 @@ def test_a_view_is_read_only_and_keeps_its_lease(space, client):
         kept[0] = 1
 
 
+def test_a_view_raises_in_a_forked_child_and_crashes_nothing(space):
+    keys = kvarve.chain_keys(list(range(32)), 16)
+    space.put(keys, blocks(2))
+    with space.view(keys) as view:
+        block = view[0].obj
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            seen = []
+            for use in (lambda: view[1], lambda: view.checksum(0), lambda: space.view(keys)):
+                try:
+                    use()
+                    seen.append("no error")
+                except kvarve.Error as error:
+                    seen.append(error.code)
+            seen.append(str(len(bytes(block))))
+            del view  # ends nothing of the parent's
+            os.write(writer, " ".join(seen).encode())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            assert answer.read() == "FAILED_PRECONDITION FAILED_PRECONDITION FAILED_PRECONDITION 0"
+        assert os.waitpid(child, 0)[1] == 0
+        assert bytes(view[1]) == blocks(2)[1] and bytes(block) == blocks(2)[0]
+
+
+def test_keys_of_two_lengths_are_refused(space):
+    short, long = b"s" * 16, b"l" * 32
+    for keys in ([short, long], [long, short]):
+        with pytest.raises(ValueError, match="16 and of 32 bytes"):
+            space.lookup(keys)
+        with pytest.raises(ValueError, match="16 and of 32 bytes"):
+            kvarve.Keys(keys)
+    with pytest.raises(ValueError, match="keys of 16 bytes; this namespace's have 32"):
+        space.put([short], blocks(1))
+    with pytest.raises(ValueError, match="keys of 16 bytes; this namespace's have 32"):
+        space.put([long], blocks(1), parent=short)
+
+
+def test_a_view_says_when_more_was_found_than_may_be_leased(daemon):
+    client = kvarve.Client(daemon.endpoint, timeout=2.0)
+    client.wait_ready(10)
+    size = 4 << 20  # a process may lease a quarter of 256 MiB: 16 of them
+    space = client.namespace(model="large", model_digest="d", element_type=kvarve.ElementType.OPAQUE, layer_count=1,
+                             layer_total=1, kv_head_count=1, kv_head_total=1, block_tokens=16, block_bytes=size,
+                             hash_version="h")
+    keys = kvarve.chain_keys(list(range(16 * 18)), 16)
+    assert space.put(keys, [bytes([i]) * size for i in range(18)]) == ["stored"] * 18
+    with space.view(keys[:16]) as view:
+        assert len(view) == 16 and not view.over_lease_cap
+    with space.view(keys) as view:
+        assert len(view) == 16 and view.over_lease_cap
+    assert len(space.get(keys)) == 18
+    space.invalidate()
+
+
 def test_grants_travel(space, client):
     keys = kvarve.chain_keys(list(range(48)), 16)
     space.put(keys, blocks(3))
