@@ -4,10 +4,8 @@
 // random.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,8 +20,9 @@
 #include "client/cpp/client.h"
 #include "client/rpc/grpc_plane.h"
 #include "storage/base/clock.h"
-#include "storage/base/unique_fd.h"
 #include "storage/testing/block_generator.h"
+#include "storage/testing/free_port.h"
+#include "storage/testing/opaque_namespace.h"
 #include "storage/testing/seeded_random.h"
 
 namespace kvarve {
@@ -38,30 +37,6 @@ constexpr int64_t kSlack = 30'000'000'000;
 constexpr int64_t kPatience = 120'000'000'000;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
-
-NamespaceDescriptor Descriptor() {
-  NamespaceDescriptor d;
-  d.model = "model";
-  d.model_digest = "digest";
-  d.element_type = ElementType::kOpaque;
-  d.layer_count = d.layer_total = 1;
-  d.kv_head_count = d.kv_head_total = 1;
-  d.block_tokens = 16;
-  d.block_bytes = kBlock;
-  d.hash_version = "test";
-  return d;
-}
-
-int FreePort() {
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
-  return ntohs(address.sin_port);
-}
 
 class RemoteRestartTest : public ::testing::Test {
  protected:
@@ -165,7 +140,7 @@ TEST_F(RemoteRestartTest, SixteenClientsGoOn) {
     lives.push_back(std::make_unique<Life>());
     threads.emplace_back([&, c, life = lives.back().get()] {
       const std::unique_ptr<Client> client = Connect();
-      const ClientNamespace ns = *client->OpenNamespace(Descriptor());
+      const ClientNamespace ns = *client->OpenNamespace(OpaqueNamespace("model", kBlock));
       for (uint64_t round = 0; !stop; ++round) {
         // Half of the chains are everybody's.
         life->Round(*client, ns, testing::KeyChain(round % 2 == 0 ? round % 8 : c + 100, 3));

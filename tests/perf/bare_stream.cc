@@ -3,10 +3,8 @@
 #include <fcntl.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,8 +17,8 @@
 #include <vector>
 
 #include "storage/base/status_macros.h"
-#include "storage/base/unique_fd.h"
 #include "storage/block/checksum.h"
+#include "storage/testing/free_port.h"
 #include "tests/perf/bare_stream_wire.h"
 
 namespace kvarve::perf {
@@ -138,17 +136,6 @@ double ProcessCpuSeconds(int pid) {
   KV_CHECK(std::sscanf(text.c_str(), " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
                        &system) == 2);
   return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
-int FreePort() {
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) != 0) return 0;
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
-  return ntohs(address.sin_port);
 }
 
 absl::StatusOr<std::unique_ptr<BareStream>> BareStream::Start() {

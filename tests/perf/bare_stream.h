@@ -17,8 +17,6 @@ namespace kvarve::perf {
 
 // CPU time that a process has used, all threads, in seconds.
 double ProcessCpuSeconds(int pid);
-// A free port of loopback; 0: none.
-int FreePort();
 
 class BareStream {
  public:

@@ -18,6 +18,7 @@
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
 #include "storage/testing/block_generator.h"
+#include "storage/testing/free_port.h"
 #include "tests/perf/bare_stream.h"
 #include "tests/perf/bench_client.h"
 #include "tests/perf/bench_daemon.h"
