@@ -53,16 +53,19 @@ def test_engine_starts_before_the_daemon(start, own_daemon, prompts):
 
 
 def test_killed_and_restarted(start, own_daemon, prompts):
+    """In fp32, because the batch alone changes what bf16 answers: all four together must answer what each did alone."""
     own_daemon.start()
-    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20})
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
     asked = [prompts.take(2 * BLOCK + TAIL) for _ in range(CLIENTS)]
     cold = [engine.ask(prompt) for prompt in asked]
+    right = [answer.tokens for answer in cold]
     engine.wait_saved()
     own_daemon.kill()
     slowest = 0.0
     for _ in range(3):
         answers = ask_together(engine, asked)
         assert [answer.loaded for answer in answers] == [0] * CLIENTS
+        assert [answer.tokens for answer in answers] == right
         slowest = max(slowest, *(lookup_ms(answer) for answer in answers))
     assert_same_answer(engine.ask(asked[0]), cold[0])
     own_daemon.start()
@@ -71,6 +74,7 @@ def test_killed_and_restarted(start, own_daemon, prompts):
     assert_same_answer(engine.ask(asked[0]), cold[0])
     answers = ask_together(engine, asked)
     assert answers[0].loaded == 2 * BLOCK
+    assert [answer.tokens for answer in answers] == right
 
 
 def test_killed_between_lookup_and_load(start, own_daemon, prompts):

@@ -1,9 +1,9 @@
-"""Whether another project's classes still look as they did when a connector was written for them."""
+"""Whether another project's classes still look as they did when a connector was written for them; wrapping their methods."""
 
 import dis
 import inspect
 from dataclasses import fields, is_dataclass
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 
 def field_names(cls: type) -> list[str]:
@@ -29,3 +29,16 @@ def difference(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
         if differs := set(recorded.get(name, ())) ^ set(now.get(name, ())):
             return f"{name}: {', '.join(sorted(differs))}"
     return None
+
+
+def wrap(owner: type, name: str, around: Callable[..., Any]) -> None:
+    """From now on a call of the method goes to `around(method, self, ...)`; wrapping it again changes nothing."""
+    method = getattr(owner, name)
+    if getattr(method, "wrapped_by", None) is around:
+        return
+
+    def wrapped(self, *args, **kwargs):
+        return around(method, self, *args, **kwargs)
+
+    wrapped.wrapped_by = around  # type: ignore[attr-defined]
+    setattr(owner, name, wrapped)

@@ -1,6 +1,7 @@
 """The class: dispatch, being passive, settings, metrics; and the plugin."""
 
 import logging
+import types
 
 import pytest
 from conftest import FakeClient, make_request, step, worker_output
@@ -190,7 +191,12 @@ def engine_args(monkeypatch):
     from vllm.engine.arg_utils import EngineArgs
     original = EngineArgs.create_engine_config
     made = []
-    monkeypatch.setattr(EngineArgs, "create_engine_config", lambda self: made.append(self.kv_transfer_config))
+
+    def create(self):
+        made.append(self.kv_transfer_config)
+        return types.SimpleNamespace(model_config=types.SimpleNamespace(is_hybrid=getattr(self, "is_hybrid", False)))
+
+    monkeypatch.setattr(EngineArgs, "create_engine_config", create)
     yield EngineArgs, made
     assert original is not None
 
@@ -233,3 +239,26 @@ def test_an_explicit_configuration_wins(monkeypatch, engine_args):
     cls.create_engine_config(Explicit())
     cls.create_engine_config(Offloading())
     assert made == ["mine", None]
+
+
+def test_a_hybrid_model_gets_no_connector(monkeypatch, engine_args):
+    """vLLM would turn its hybrid manager off for it, without which such a model does not start."""
+    cls, made = engine_args
+    monkeypatch.delenv("KVARVE_STRICT", raising=False)
+    monkeypatch.setenv("KVARVE", "1")
+    plugin.register()
+
+    class Hybrid:
+        kv_transfer_config, kv_offloading_size, is_hybrid = None, None, True
+
+    cls.create_engine_config(Hybrid())
+    assert [transfer and transfer.kv_connector for transfer in made] == ["KvarveConnector", None]
+    explicit = Hybrid()
+    explicit.kv_transfer_config = KVTransferConfig(kv_connector="KvarveConnector", kv_role="kv_both",
+                                                   kv_connector_extra_config={"strict": True})
+    with pytest.raises(RuntimeError, match="hybrid"):
+        cls.create_engine_config(explicit)
+    other = Hybrid()
+    other.kv_transfer_config = types.SimpleNamespace(kv_connector="Other")
+    cls.create_engine_config(other)
+    assert made[-1].kv_connector == "Other"

@@ -90,8 +90,7 @@ class KvarveConnector(KVConnectorBase_V1):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         if not self.passive:
             try:
-                self.worker = Worker(self._vllm_config, self._kv_cache_config, self.settings,
-                                     kv_caches)
+                self.worker = Worker(self._vllm_config, self._kv_cache_config, self.settings, kv_caches)
             except (ValueError, OSError, Error) as error:
                 self._be_passive(str(error))
 

@@ -44,8 +44,7 @@ class Report(KVConnectorWorkerMetadata):
     counts: Counter
 
     def aggregate(self, other: "Report") -> "Report":
-        for mine, theirs, choose in ((self.dropped, other.dropped, min),
-                                     (self.seconds, other.seconds, max)):
+        for mine, theirs, choose in ((self.dropped, other.dropped, min), (self.seconds, other.seconds, max)):
             mine.update({k: choose(v, mine.get(k, v)) for k, v in theirs.items()})
         self.pending.update(other.pending)
         self.counts.update(other.counts)

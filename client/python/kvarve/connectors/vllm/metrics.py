@@ -3,8 +3,7 @@
 from typing import Any
 
 from prometheus_client import REGISTRY, Counter, Gauge
-from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
-    KVConnectorPromMetrics, KVConnectorStats)
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
 COUNTERS = {
     "lookups": "Lookups made.", "lookup_failures": "Lookups that kvarve did not answer.",
@@ -51,6 +50,5 @@ class PromMetrics(KVConnectorPromMetrics):
     def observe(self, data: dict[str, Any], engine_idx: int = 0) -> None:
         for key, value in data.items():
             name, _, reason = key.partition("|")
-            metric = self.metrics[name].labels(*self.per_engine_labelvalues[engine_idx],
-                                               *filter(None, [reason]))
+            metric = self.metrics[name].labels(*self.per_engine_labelvalues[engine_idx], *filter(None, [reason]))
             metric.set(value) if name in GAUGES else metric.inc(value)

@@ -195,8 +195,7 @@ class Scheduler:
         self.counts["lookup_failures"] += state.chain.failures
 
     def has_pending_push_work(self) -> bool:
-        return (any(self.pending.values())
-                and time.monotonic() - self.progress_at < DRAIN_SECONDS)
+        return any(self.pending.values()) and time.monotonic() - self.progress_at < DRAIN_SECONDS
 
     def reset_cache(self) -> bool:
         """From now on the namespace is this engine's own, and of this reset: the weights may be others."""
