@@ -12,6 +12,7 @@
 #include <immintrin.h>
 #endif
 
+#include "storage/base/prefetch.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
@@ -19,7 +20,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "words are read as they lie");
 
-constexpr size_t kBounceBytes = 4096;
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kBounceBytes = kPageBytes;
 constexpr uint64_t kPolynomial = 0xC96C5795D7870F42;  // ECMA-182, bits reflected
 
 // kTables[k][b]: the CRC's change by byte b that k bytes follow.
@@ -41,44 +43,120 @@ constexpr Tables MakeTables() {
 }
 constexpr Tables kTables = MakeTables();
 
-// The inner copies: `dst` aligned to 32, no fence; they read each source byte once.
-using InnerCopy = void (*)(std::byte* dst, const std::byte* src, size_t size);
+// The inner copies: `dst` aligned to 64, no fence. They read each source byte once; what they read
+// they also write to `bounce`, unless that is null.
+using InnerCopy = void (*)(std::byte* dst, const std::byte* src, size_t size, std::byte* bounce);
 
-void CopyPortable(std::byte* dst, const std::byte* src, size_t size) {
+void CopyPortable(std::byte* dst, const std::byte* src, size_t size, std::byte* bounce) {
+  if (size == 0) return;
+  if (bounce != nullptr) {
+    std::memcpy(bounce, src, size);
+    // From here on the compiler may not read the source in the bounce's stead.
+    asm volatile("" : : "r"(bounce) : "memory");
+    src = bounce;
+  }
   std::memcpy(dst, src, size);
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx2"))) void CopyAvx2(std::byte* dst, const std::byte* src, size_t size) {
-  auto* to = reinterpret_cast<__m256i*>(dst);
-  const auto* from = reinterpret_cast<const __m256i*>(src);
-  size_t left = size;
-  for (; left >= 128; left -= 128, to += 4, from += 4) {
-    const __m256i a = _mm256_loadu_si256(from), b = _mm256_loadu_si256(from + 1);
-    const __m256i c = _mm256_loadu_si256(from + 2), d = _mm256_loadu_si256(from + 3);
+// Where the copy and the CRC take turns, the processor's own prefetching begins anew each time.
+constexpr size_t kPrefetchBytes = 1024;
+void PrefetchSource(const std::byte* src, size_t left, size_t lines) {
+  if (left <= kPrefetchBytes) return;
+  for (size_t i = 0; i < lines; ++i) PrefetchForRead(src + kPrefetchBytes + i * 64);
+}
+
+__attribute__((target("avx2"))) void CopyAvx2(std::byte* dst, const std::byte* src, size_t size,
+                                              std::byte* bounce) {
+  for (; size >= 128; size -= 128, dst += 128, src += 128) {
+    const auto* from = reinterpret_cast<const __m256i*>(src);
+    auto* to = reinterpret_cast<__m256i*>(dst);
+    __m256i a = _mm256_loadu_si256(from), b = _mm256_loadu_si256(from + 1);
+    __m256i c = _mm256_loadu_si256(from + 2), d = _mm256_loadu_si256(from + 3);
+    // What was read stays what it is: the compiler may not read it again.
+    asm volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d));
     _mm256_stream_si256(to, a);
     _mm256_stream_si256(to + 1, b);
     _mm256_stream_si256(to + 2, c);
     _mm256_stream_si256(to + 3, d);
+    if (bounce == nullptr) continue;
+    PrefetchSource(src, size, 2);
+    auto* kept = reinterpret_cast<__m256i*>(bounce);
+    _mm256_storeu_si256(kept, a);
+    _mm256_storeu_si256(kept + 1, b);
+    _mm256_storeu_si256(kept + 2, c);
+    _mm256_storeu_si256(kept + 3, d);
+    bounce += 128;
   }
-  for (; left >= 32; left -= 32) _mm256_stream_si256(to++, _mm256_loadu_si256(from++));
-  if (left > 0) std::memcpy(to, from, left);
+  CopyPortable(dst, src, size, bounce);
 }
-bool HasAvx2() { return __builtin_cpu_supports("avx2"); }
+
+// As above with whole cache lines, which leave a core without having to be put together.
+__attribute__((target("avx512f"))) void CopyAvx512(std::byte* dst, const std::byte* src,
+                                                   size_t size, std::byte* bounce) {
+  for (; size >= 256; size -= 256, dst += 256, src += 256) {
+    const auto* from = reinterpret_cast<const __m512i*>(src);
+    auto* to = reinterpret_cast<__m512i*>(dst);
+    __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 1);
+    __m512i c = _mm512_loadu_si512(from + 2), d = _mm512_loadu_si512(from + 3);
+    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d));
+    _mm512_stream_si512(to, a);
+    _mm512_stream_si512(to + 1, b);
+    _mm512_stream_si512(to + 2, c);
+    _mm512_stream_si512(to + 3, d);
+    if (bounce == nullptr) continue;
+    PrefetchSource(src, size, 4);
+    auto* kept = reinterpret_cast<__m512i*>(bounce);
+    _mm512_storeu_si512(kept, a);
+    _mm512_storeu_si512(kept + 1, b);
+    _mm512_storeu_si512(kept + 2, c);
+    _mm512_storeu_si512(kept + 3, d);
+    bounce += 256;
+  }
+  CopyPortable(dst, src, size, bounce);
+}
+bool Has(CopyPath path) {
+  switch (path) {
+    case CopyPath::kPortable:
+      return true;
+    case CopyPath::kAvx2:
+      return __builtin_cpu_supports("avx2");
+    case CopyPath::kAvx512:
+      return __builtin_cpu_supports("avx512f");
+  }
+  return false;
+}
+InnerCopy CopyOf(CopyPath path) {
+  switch (path) {
+    case CopyPath::kPortable:
+      return CopyPortable;
+    case CopyPath::kAvx2:
+      return CopyAvx2;
+    case CopyPath::kAvx512:
+      return CopyAvx512;
+  }
+  return CopyPortable;
+}
 // Orders non-temporal stores before whatever publishes them.
 void StoreFence() { _mm_sfence(); }
 #else
-void CopyAvx2(std::byte*, const std::byte*, size_t) { KV_CHECK(false); }
-bool HasAvx2() { return false; }
+bool Has(CopyPath path) { return path == CopyPath::kPortable; }
+InnerCopy CopyOf(CopyPath) { return CopyPortable; }
 void StoreFence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 #endif
 
-CopyPath BestPath() {
-  static const CopyPath path = HasAvx2() ? CopyPath::kAvx2 : CopyPath::kPortable;
-  return path;
+// Looking up where a page lies takes as long as copying a good part of it, so the next one is
+// looked up ahead.
+void PrefetchNextPage(const std::byte* src, size_t left) {
+  if (left > kPageBytes) PrefetchForRead(src + kPageBytes);
 }
 
-InnerCopy CopyOf(CopyPath path) { return path == CopyPath::kAvx2 ? CopyAvx2 : CopyPortable; }
+CopyPath BestPath() {
+  static const CopyPath path = Has(CopyPath::kAvx512) ? CopyPath::kAvx512
+                               : Has(CopyPath::kAvx2) ? CopyPath::kAvx2
+                                                      : CopyPath::kPortable;
+  return path;
+}
 
 }  // namespace
 
@@ -109,7 +187,7 @@ uint64_t ChecksumSeed(const NamespaceId& ns, const BlockKey& key, uint64_t lengt
   return Crc64(0, identity.data(), identity.size());
 }
 
-bool CopyPathSupported(CopyPath path) { return path == CopyPath::kPortable || HasAvx2(); }
+bool CopyPathSupported(CopyPath path) { return Has(path); }
 
 uint64_t CopyAndChecksum(void* dst, const void* src, size_t size, uint64_t seed) {
   return CopyAndChecksum(dst, src, size, seed, BestPath());
@@ -124,11 +202,9 @@ uint64_t CopyAndChecksum(void* dst, const void* src, size_t size, uint64_t seed,
   uint64_t crc = seed;
   for (size_t done = 0; done < size;) {
     const size_t chunk = std::min(kBounceBytes, size - done);
-    std::memcpy(bounce, from + done, chunk);
-    // From here on the compiler may not read the source in the bounce's stead.
-    asm volatile("" : : "r"(bounce) : "memory");
+    PrefetchNextPage(from + done, size - done);
+    copy(to + done, from + done, chunk, bounce);
     crc = Crc64(crc, bounce, chunk);
-    copy(to + done, bounce, chunk);
     done += chunk;
   }
   StoreFence();
@@ -140,9 +216,15 @@ void StreamCopy(void* dst, const void* src, size_t size) { StreamCopy(dst, src, 
 void StreamCopy(void* dst, const void* src, size_t size, CopyPath path) {
   auto* to = static_cast<std::byte*>(dst);
   const auto* from = static_cast<const std::byte*>(src);
-  const size_t head = std::min(size, -reinterpret_cast<uintptr_t>(to) % 64);
-  if (head > 0) std::memcpy(to, from, head);
-  CopyOf(path)(to + head, from + head, size - head);
+  const InnerCopy copy = CopyOf(path);
+  size_t done = std::min(size, -reinterpret_cast<uintptr_t>(to) % 64);
+  if (done > 0) std::memcpy(to, from, done);
+  while (done < size) {
+    const size_t chunk = std::min(kPageBytes, size - done);
+    PrefetchNextPage(from + done, size - done);
+    copy(to + done, from + done, chunk, nullptr);
+    done += chunk;
+  }
   StoreFence();
 }
 

@@ -29,9 +29,9 @@ inline uint64_t BlockChecksum(uint64_t seed, const void* data, size_t size) {
 }
 
 // Copies `size` bytes out of memory that another process may be writing, reading each source byte
-// exactly once: chunks of at most 4 KiB go to a private bounce buffer, and both the CRC and the
-// non-temporal copy read the bounce. Returns the CRC of what was stored. Ends with a store fence.
-// REQUIRES: dst aligned to 64. No overlap.
+// exactly once: what is read is stored twice, past the caches to `dst` and to a private bounce
+// buffer of 4 KiB, of which the CRC is made. Returns the CRC of what was stored. Ends with a store
+// fence. REQUIRES: dst aligned to 64. No overlap.
 uint64_t CopyAndChecksum(void* dst, const void* src, size_t size, uint64_t seed);
 
 // Non-temporal copy for blocks that the caller will not read soon. No overlap; any alignment. Ends
@@ -39,7 +39,7 @@ uint64_t CopyAndChecksum(void* dst, const void* src, size_t size, uint64_t seed)
 void StreamCopy(void* dst, const void* src, size_t size);
 
 // The inner copy is chosen by what the CPU has; tests name it. REQUIRES: CopyPathSupported.
-enum class CopyPath { kPortable, kAvx2 };
+enum class CopyPath { kPortable, kAvx2, kAvx512 };
 bool CopyPathSupported(CopyPath path);
 uint64_t CopyAndChecksum(void* dst, const void* src, size_t size, uint64_t seed, CopyPath path);
 void StreamCopy(void* dst, const void* src, size_t size, CopyPath path);

@@ -17,7 +17,9 @@ namespace {
 
 std::vector<CopyPath> Paths() {
   std::vector<CopyPath> paths = {CopyPath::kPortable};
-  if (CopyPathSupported(CopyPath::kAvx2)) paths.push_back(CopyPath::kAvx2);
+  for (const CopyPath path : {CopyPath::kAvx2, CopyPath::kAvx512}) {
+    if (CopyPathSupported(path)) paths.push_back(path);
+  }
   return paths;
 }
 
