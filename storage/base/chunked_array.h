@@ -1,12 +1,12 @@
 // An array of plain values that grows by chunks of one fixed size: no element ever moves, no growth
 // copies, and the resident size follows what is used (no doubling). New elements are zero.
 //
-// From element kHugeFrom on, chunks ask for huge pages, which a large array that is read at random
-// needs: address translation costs as much as memory there. The last chunk is then resident as a
-// whole.
+// With kHuge a chunk becomes a huge page as soon as it is full, which a large array that is read at
+// random needs: address translation costs as much as memory there. Not before: of a huge page every
+// byte is resident.
 //
-// THREADS: externally synchronised.  BLOCKS: never (a new chunk is one mmap).  Out of memory ends
-// the process.
+// THREADS: externally synchronised.  BLOCKS: never (a new chunk is one mmap; with kHuge, the copy
+// of a chunk once in its life). Out of memory ends the process.
 #ifndef KVARVE_STORAGE_BASE_CHUNKED_ARRAY_H_
 #define KVARVE_STORAGE_BASE_CHUNKED_ARRAY_H_
 
@@ -22,7 +22,7 @@
 
 namespace kvarve {
 
-template <typename T, size_t kChunkElements, size_t kHugeFrom = SIZE_MAX>
+template <typename T, size_t kChunkElements, bool kHuge = false>
 class ChunkedArray {
   static_assert(std::is_trivially_copyable_v<T>);
   static_assert((kChunkElements & (kChunkElements - 1)) == 0);
@@ -32,8 +32,7 @@ class ChunkedArray {
   static constexpr size_t kPageBytes = 4096;
   static constexpr size_t kHugePageBytes = 2u << 20;
   static_assert(kChunkBytes % kPageBytes == 0, "chunks are whole pages");
-  static_assert(kHugeFrom == SIZE_MAX ||
-                (kChunkBytes == kHugePageBytes && kHugeFrom % kChunkElements == 0));
+  static_assert(!kHuge || kChunkBytes == kHugePageBytes);
 
   ChunkedArray() = default;
   ChunkedArray(ChunkedArray&& other) noexcept
@@ -74,19 +73,19 @@ class ChunkedArray {
   // Of all chunks, but of the last one only the pages up to the array's end.
   uint64_t MemoryBytes() const {
     uint64_t unused = chunks_.size() * kChunkBytes - size_ * sizeof(T);
-    if (unused > kChunkBytes || size_ > kHugeFrom) unused = 0;
+    if (unused > kChunkBytes) unused = 0;
     return chunks_.size() * kChunkBytes - unused / kPageBytes * kPageBytes +
            chunks_.capacity() * sizeof(T*);
   }
 
  private:
   void AddChunk() {
-    const bool huge = chunks_.size() * kChunkElements >= kHugeFrom;
-    const size_t bytes = huge ? 2 * kChunkBytes : kChunkBytes;
+    if (kHuge && !chunks_.empty()) MakeHuge(chunks_.back());
+    const size_t bytes = kHuge ? 2 * kChunkBytes : kChunkBytes;
     void* memory =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     KV_CHECK(memory != MAP_FAILED);
-    chunks_.push_back(static_cast<T*>(huge ? CutToHugePage(memory) : memory));
+    chunks_.push_back(static_cast<T*>(kHuge ? CutToHugePage(memory) : memory));
   }
   // Of two huge pages' worth of memory, the aligned one in the middle; the rest goes back.
   static void* CutToHugePage(void* memory) {
@@ -94,8 +93,14 @@ class ChunkedArray {
     const size_t before = -reinterpret_cast<uintptr_t>(memory) % kHugePageBytes;
     if (before > 0) ::munmap(start, before);
     ::munmap(start + before + kHugePageBytes, kHugePageBytes - before);
-    ::madvise(start + before, kHugePageBytes, MADV_HUGEPAGE);
     return start + before;
+  }
+  // Where the kernel has a huge page to give. Before Linux 6.1, and when it has none now, it may do
+  // so later by itself.
+  static void MakeHuge(void* chunk) {
+    constexpr int kCollapse = 25;  // MADV_COLLAPSE, which glibc has since 2.37
+    ::madvise(chunk, kHugePageBytes, MADV_HUGEPAGE);
+    ::madvise(chunk, kHugePageBytes, kCollapse);
   }
   void DropChunksFrom(size_t first) {
     while (chunks_.size() > first) {

@@ -38,7 +38,7 @@ TEST(ChunkedArray, IsAVector) {
 }
 
 TEST(ChunkedArray, ElementsStayWhereTheyAre) {
-  ChunkedArray<uint64_t, kHuge, kHuge> array;  // huge from the second chunk on
+  ChunkedArray<uint64_t, kHuge, true> array;
   array.PushBack(7);
   const uint64_t* const first = &array[0];
   array.Resize(kHuge + 1);
@@ -51,8 +51,9 @@ TEST(ChunkedArray, ElementsStayWhereTheyAre) {
   EXPECT_EQ(*first, 7u);
   EXPECT_EQ(*in_second, 8u);
   EXPECT_EQ(array[kHuge + 1 + 3 * kHuge], 3 * kHuge);
+  for (size_t i = 0; i < 5 * kHuge; ++i) ASSERT_EQ(array[kHuge + 1 + i], i);
 
-  ChunkedArray<uint64_t, kHuge, kHuge> other;
+  ChunkedArray<uint64_t, kHuge, true> other;
   other.PushBack(1);
   other = std::move(array);
   EXPECT_EQ(&other[0], first);

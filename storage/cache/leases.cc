@@ -155,9 +155,12 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
   uint32_t chunk_index = SlotRef().chunk_index();  // of no slot
   uint64_t chunk_id = 0;
   size_t granted = 0;
-  for (; granted < fitting && index->Lease(ids[granted]); ++granted) {
+  for (; granted < fitting; ++granted) {
     const IndexEntry& entry = index->Get(ids[granted]);
+    // Read before the lease is written: both lie in one word, and a load that overlaps a shorter
+    // store waits for it.
     const SlotRef slot{entry.slot};
+    if (!index->Lease(ids[granted])) break;
     if (slot.chunk_index() != chunk_index) {
       chunk_index = slot.chunk_index();
       chunk_id = arena->ChunkId(slot);

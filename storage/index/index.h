@@ -129,9 +129,7 @@ class Index {
  private:
   static constexpr uint64_t kMaxLeases = 0xffff;
   static constexpr size_t kEntriesPerChunk = 32768;  // 2 MiB
-  // A whole huge page is 2 bytes an entry from there on.
-  static constexpr size_t kHugePagesFrom = 32 * kEntriesPerChunk;
-  using Slab = ChunkedArray<IndexEntry, kEntriesPerChunk, kHugePagesFrom>;
+  using Slab = ChunkedArray<IndexEntry, kEntriesPerChunk, /*kHuge=*/true>;
 
   struct Rep;
   std::unique_ptr<Rep> rep_;

@@ -190,8 +190,8 @@ class LruPolicy final : public EvictionPolicy {
   }
 
   uint64_t clock_ = 0;
-  ChunkedArray<uint64_t, 32768> states_;  // 0: unknown
-  ChunkedArray<uint32_t, 65536> places_;  // in the group's heap, of those in it
+  ChunkedArray<uint64_t, 262144, /*kHuge=*/true> states_;  // 0: unknown
+  ChunkedArray<uint32_t, 524288, /*kHuge=*/true> places_;  // in the group's heap, of those in it
   std::vector<Heap> heaps_;
 };
 
