@@ -65,6 +65,7 @@ namespace {
 // A lease short enough to leave room for others, long enough to make round trips rare.
 constexpr uint64_t kGetPieceBytes = 32ull << 20;
 constexpr uint64_t kPutPieceBytes = 16ull << 20;
+constexpr int64_t kPollNanosMax = 1'000'000;
 
 std::string MakeEngineId() {
   return absl::StrCat("pid-", ::getpid(), "-", SystemClock::Get()->NowNanos());
@@ -78,6 +79,9 @@ absl::Status CheckOptions(const ClientOptions& options) {
   }
   if (options.timeout_nanos <= 0 || options.put_timeout_nanos <= 0) {
     return absl::InvalidArgumentError("timeout_nanos and put_timeout_nanos must be positive");
+  }
+  if (options.poll_nanos < 0 || options.poll_nanos > kPollNanosMax) {
+    return absl::InvalidArgumentError("poll_nanos must be at most a millisecond");
   }
   if (options.breaker_failures < 1) {
     return absl::InvalidArgumentError("breaker_failures must be at least 1");

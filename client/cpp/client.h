@@ -54,6 +54,9 @@ struct ClientOptions {
   // Of puts and invalidations, and of reads over a network; a put that is shed is tried again
   // within it.
   int64_t put_timeout_nanos = 5'000'000'000;
+  // How long a call looks for its answer before it sleeps, while that pays off
+  // (client/local/poll_wait.h); 0: never.
+  int64_t poll_nanos = 50'000;
   int breaker_failures = 3;                    // consecutive time-outs that open the breaker
   int64_t probe_interval_nanos = 250'000'000;  // reconnects and breaker probes
 };

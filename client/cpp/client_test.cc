@@ -78,6 +78,8 @@ TEST_F(ClientTest, OptionsAreChecked) {
            [](ClientOptions& o) { o.engine_id = std::string(129, 'x'); },
            [](ClientOptions& o) { o.timeout_nanos = 0; },
            [](ClientOptions& o) { o.put_timeout_nanos = -1; },
+           [](ClientOptions& o) { o.poll_nanos = -1; },
+           [](ClientOptions& o) { o.poll_nanos = 1'000'001; },
            [](ClientOptions& o) { o.breaker_failures = 0; },
            [](ClientOptions& o) { o.probe_interval_nanos = 0; }}) {
     ClientOptions options = Options();

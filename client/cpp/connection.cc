@@ -86,18 +86,20 @@ absl::StatusOr<ForkClosedSocket> Dial(const Endpoint& endpoint) {
 
 }  // namespace
 
-Connection::Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox)
+Connection::Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox, int64_t poll_nanos)
     : socket_(std::move(socket)),
       outbox_(std::move(outbox)),
       session_(std::make_shared<Session>()),
       pools_(outbox_, session_),
-      buffer_(local::kMaxMessageBytes) {}
+      buffer_(local::kMaxMessageBytes),
+      poll_(poll_nanos) {}
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Connect(const Params& params,
                                                                 std::shared_ptr<Outbox> outbox) {
   KV_ASSIGN_OR_RETURN(ForkClosedSocket socket, Dial(params.endpoint));
   const size_t send_buffer = local::RaiseSendBuffer(socket.get(), kSendBufferBytes);
-  std::unique_ptr<Connection> connection(new Connection(std::move(socket), std::move(outbox)));
+  std::unique_ptr<Connection> connection(
+      new Connection(std::move(socket), std::move(outbox), params.poll_nanos));
   const absl::Status opened = connection->Open(params, send_buffer);
   if (!opened.ok()) {
     connection->Shutdown();
@@ -236,8 +238,12 @@ absl::StatusOr<std::span<const uint8_t>> Connection::Await(uint64_t request, Typ
                                                            int64_t deadline_nanos) {
   bool wait = deadline_nanos - Now() > kPolledPartNanos;
   while (true) {
-    absl::StatusOr<std::span<const uint8_t>> packet =
-        wait ? TakePacket(true) : NextPacket(deadline_nanos, -1);
+    absl::StatusOr<std::span<const uint8_t>> packet = std::span<const uint8_t>();
+    const bool came = poll_.Poll([&] {
+      packet = TakePacket(false);
+      return !packet.ok() || !packet->empty();
+    });
+    if (!came) packet = wait ? TakePacket(true) : NextPacket(deadline_nanos, -1);
     if (!packet.ok()) return Broken(packet.status());
     if (packet->empty()) {
       if (!wait) {

@@ -28,6 +28,7 @@
 #include "client/cpp/pool_map.h"
 #include "client/cpp/staging.h"
 #include "client/local/messages.h"
+#include "client/local/poll_wait.h"
 #include "storage/base/unique_fd.h"
 
 namespace kvarve::client {
@@ -40,6 +41,7 @@ class Connection {
     Endpoint endpoint;
     local::Hello hello;
     int64_t timeout_nanos = 0;  // of the whole opening
+    int64_t poll_nanos = 0;     // see ClientOptions
     int cancel_fd = -1;         // readable: give up
   };
   // Connects and says HELLO. `outbox`: for Outbox::Begin, which is the link's. Unavailable: no
@@ -87,7 +89,7 @@ class Connection {
   size_t max_message_bytes() const { return max_message_bytes_; }
 
  private:
-  Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox);
+  Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox, int64_t poll_nanos);
   absl::Status Open(const Params& params, size_t send_buffer_bytes);
   absl::Status TakeWelcome(std::span<const uint8_t> packet, size_t namespaces,
                            size_t send_buffer_bytes);
@@ -117,6 +119,7 @@ class Connection {
   std::unordered_map<uint64_t, std::shared_ptr<StagingRegion>> unanswered_;
   int64_t receive_timeout_nanos_ = 0;
   int64_t held_until_ = 0;
+  local::PollWait poll_;
   bool broken_ = false;
   std::string cause_;
   bool timed_out_ = false;

@@ -45,6 +45,7 @@ absl::Status Link::Run(absl::FunctionRef<absl::Status(Turn&)> body) {
     MutexLock lock(&turn_mutex_);
     KV_RETURN_IF_ERROR(Admit());  // it may have changed while others had their turn
     if (connection_ == nullptr) return absl::UnavailableError("not connected to kvarved");
+    turns_.store(turns_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     Turn turn(*this, *connection_);
     result = body(turn);
     Settle();

@@ -128,6 +128,7 @@ class Link {
   std::atomic<bool> connected_{false};
   std::atomic<bool> breaker_open_{false};
   std::atomic<uint64_t> timeouts_{0}, mismatches_{0};
+  std::atomic<uint64_t> turns_{0};  // of callers
 
   mutable Mutex state_mutex_;
   CondVar state_changed_;
@@ -141,6 +142,7 @@ class Link {
   UniqueFd wake_;  // eventfds: the connection needs the watcher now;
   UniqueFd stop_;  // the link ends
   std::thread watcher_;
+  uint64_t turns_seen_ = 0;  // the watcher's
 };
 
 }  // namespace kvarve::client

@@ -99,9 +99,14 @@ void Link::Stop() {
 
 // Waits while `connection` needs nothing. True when its peer ended it.
 bool Link::Doze(int64_t nanos, const Connection& connection) {
-  // POLLRDHUP alone: an answer to a caller does not wake this thread.
-  pollfd polled[] = {
-      {stop_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}, {connection.socket(), POLLRDHUP, 0}};
+  // POLLRDHUP alone: an answer to a caller does not wake this thread. It costs each answer a look
+  // at this thread all the same, so the socket is left alone (-1) while it is in use: callers see
+  // its end themselves, and Tend does at the next tick.
+  const uint64_t turns = turns_.load(std::memory_order_relaxed);
+  const bool in_use = std::exchange(turns_seen_, turns) != turns;
+  pollfd polled[] = {{stop_.get(), POLLIN, 0},
+                     {wake_.get(), POLLIN, 0},
+                     {in_use ? -1 : connection.socket(), POLLRDHUP, 0}};
   PollFor(polled, nanos);
   uint64_t count;
   [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof(count));
@@ -194,6 +199,7 @@ absl::StatusOr<std::shared_ptr<Connection>> Link::Dial(std::vector<ClientNamespa
   Connection::Params params{.endpoint = endpoint_,
                             .hello = MakeHello(named),
                             .timeout_nanos = kOpenTimeoutNanos,
+                            .poll_nanos = options_.poll_nanos,
                             .cancel_fd = stop_.get()};
   KV_ASSIGN_OR_RETURN(std::unique_ptr<Connection> made, Connection::Connect(params, outbox_));
   return std::shared_ptr<Connection>(std::move(made));

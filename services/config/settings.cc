@@ -38,6 +38,10 @@ constexpr Setting kSettings[] = {
      "Groups whose members may connect, by number. They also need the socket's file permissions."},
     {"socket.admin_uids", SettingType::kList, "", "1000",
      "Users that may resize, invalidate and list, by number, besides root and the daemon's own."},
+    {"socket.poll", SettingType::kDuration, "50us", "0",
+     "How long a session looks for its client's next request before it sleeps; left off while that "
+     "does not pay off, and on hosts with one processor. 0: never.",
+     0, kMilli},
 
     {"arena.capacity_bytes", SettingType::kCapacity, "40%", "40% or 64GiB",
      "Memory for blocks: a percentage of what the host can give at start (the smaller of "

@@ -187,6 +187,7 @@ absl::StatusOr<LocalServerOptions> LocalOptionsOf(const Config& config) {
   if (!local.allowed_uids.empty() || !local.allowed_gids.empty())
     local.allowed_uids.push_back(::geteuid());
   KV_ASSIGN_OR_RETURN(local.admin_uids, ParseIds(config, "socket.admin_uids"));
+  local.poll_nanos = config.DurationNanos("socket.poll");
   local.default_tenant = config.Text("tenant.default");
   if (local.default_tenant.empty()) return Wrong(config, "tenant.default", "must not be empty");
   for (const std::string& text : config.List("tenant.rules")) {

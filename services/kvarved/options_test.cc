@@ -53,6 +53,7 @@ TEST(DaemonOptionsTest, Defaults) {
   EXPECT_EQ(options->local.staging_bytes_per_process, local.staging_bytes_per_process);
   EXPECT_EQ(options->local.staging_bytes_total, local.staging_bytes_total);
   EXPECT_EQ(options->local.slow_request_nanos, local.slow_request_nanos);
+  EXPECT_EQ(options->local.poll_nanos, local.poll_nanos);
   EXPECT_EQ(options->cache.max_entries, CacheOptions().max_entries);
   EXPECT_EQ(options->cache.max_namespaces_per_tenant, CacheOptions().max_namespaces_per_tenant);
   EXPECT_EQ(options->cache.arena.chunk_bytes, ArenaOptions().chunk_bytes);
@@ -87,6 +88,7 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
                                 {"log.level", "error"},
                                 {"log.format", "json"},
                                 {"log.slow_request", "7ms"},
+                                {"socket.poll", "6us"},
                                 {"metrics.listen", "off"},
                                 {"rpc.listen", "127.0.0.1:7410"},
                                 {"rpc.token_file", "/tmp/token"},
@@ -130,6 +132,7 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_EQ(local.staging_bytes_per_process, 4u << 20);
   EXPECT_EQ(local.staging_bytes_total, 5u << 20);
   EXPECT_EQ(local.slow_request_nanos, 7'000'000);
+  EXPECT_EQ(local.poll_nanos, 6'000);
   EXPECT_EQ(options->cache.arena.capacity_bytes, 1u << 30);
   EXPECT_EQ(options->cache.arena.chunk_bytes, 64u << 20);
   EXPECT_FALSE(options->cache.arena.hugetlb);

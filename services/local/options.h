@@ -75,6 +75,8 @@ struct LocalServerOptions {
   uint64_t staging_bytes_per_process = 512ull << 20;
   uint64_t staging_bytes_total = 2ull << 30;
 
+  // How long a session looks for the next request before it sleeps, while that pays off; 0: never.
+  int64_t poll_nanos = 50'000;
   int64_t hello_timeout_nanos = 2'000'000'000;
   int64_t tick_nanos = 250'000'000;    // an idle session hears of chunks within this
   int64_t reaper_nanos = 100'000'000;  // holds end and dropped chunks go within this

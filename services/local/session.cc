@@ -45,6 +45,7 @@ Session::Session(const SessionContext& context, std::shared_ptr<SessionRecord> r
       record_(std::move(record)),
       socket_(record_->socket.get()),
       outbox_(socket_, context.options.max_queued_bytes, context.options.max_stuck_nanos),
+      poll_(context.options.poll_nanos),
       // Not touched before a packet is that long.
       buffer_(std::make_unique_for_overwrite<uint8_t[]>(local::kMaxMessageBytes)) {}
 
@@ -79,9 +80,17 @@ void Session::SetReceiveTimeout(int64_t nanos) {
 }
 
 Session::Packet Session::NextPacket() {
-  if (outbox_.empty() || deaf_) return ReceivePacket(local::Wait::kSocketTimeout);
-  WaitForRoom();
-  return end_.has_value() ? Packet() : ReceivePacket(local::Wait::kNo);
+  if (!outbox_.empty() && !deaf_) {
+    WaitForRoom();
+    return end_.has_value() ? Packet() : ReceivePacket(local::Wait::kNo);
+  }
+  Packet packet;
+  const bool came = poll_.Poll([&] {
+    bool look = false;
+    packet = ReceivePacket(local::Wait::kNo, &look);
+    return look;
+  });
+  return came ? packet : ReceivePacket(local::Wait::kSocketTimeout);
 }
 
 void Session::WaitForRoom() {
@@ -95,10 +104,11 @@ void Session::WaitForRoom() {
   ::poll(&poll, 1, kNoRoomMillis);
 }
 
-Session::Packet Session::ReceivePacket(local::Wait wait) {
+Session::Packet Session::ReceivePacket(local::Wait wait, bool* came) {
   const std::span<uint8_t> buffer(buffer_.get(), local::kMaxMessageBytes);
   // Without room for descriptors: what a client attaches costs nothing here.
   const absl::StatusOr<size_t> size = local::Receive(socket_, buffer, nullptr, wait);
+  if (came != nullptr) *came = !size.ok() || *size > 0;
   if (size.ok()) {
     if (*size > 0) ends_seen_ = 0;
     return buffer.first(*size);

@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/local/messages.h"
+#include "client/local/poll_wait.h"
 #include "client/local/socket.h"
 #include "services/local/counters.h"
 #include "services/local/options.h"
@@ -68,7 +69,8 @@ class Session {
   // ---- session.cc
   // The next packet; empty when only time passed. Sets end_ when nothing more comes.
   Packet NextPacket();
-  Packet ReceivePacket(local::Wait wait);
+  // `came`: something did, be it bad or the end.
+  Packet ReceivePacket(local::Wait wait, bool* came = nullptr);
   void WaitForRoom();
   void SetReceiveTimeout(int64_t nanos);
   void Serve();
@@ -148,6 +150,7 @@ class Session {
   const std::shared_ptr<SessionRecord> record_;
   const int socket_;
   Outbox outbox_;
+  local::PollWait poll_;
   std::unique_ptr<uint8_t[]> buffer_;
 
   std::optional<SessionEnd> end_;  // set: the session shall end so
