@@ -1,11 +1,13 @@
 // The bare loop behind the data plane's round trips: a forked process that answers seqpacket
-// messages of given sizes and does nothing else.
+// messages of given sizes and does nothing else, or only what it is told to.
 //
 // THREADS: one owner.
 #ifndef KVARVE_TESTS_PERF_BARE_PING_H_
 #define KVARVE_TESTS_PERF_BARE_PING_H_
 
 #include <cstddef>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "storage/base/unique_fd.h"
@@ -14,16 +16,32 @@ namespace kvarve::perf {
 
 class BarePing {
  public:
-  // The child inherits the calling thread's processors.
-  BarePing(size_t request_bytes, size_t reply_bytes);
+  struct Options {
+    size_t request_bytes = 0;
+    size_t reply_bytes = 0;
+    // Both receives have a time limit, and the client's has room for descriptors: what any client
+    // of the data plane asks of the kernel.
+    bool as_the_plane_asks = false;
+    // What the answering process does before each answer; null: nothing.
+    std::function<void(std::span<const char> request, std::span<char> reply)> work;
+  };
+  BarePing(size_t request_bytes, size_t reply_bytes)
+      : BarePing(Options{.request_bytes = request_bytes, .reply_bytes = reply_bytes}) {}
+  // The child inherits the calling thread's processors, and its memory as it is now.
+  explicit BarePing(Options options);
   ~BarePing();
   BarePing(const BarePing&) = delete;
   BarePing& operator=(const BarePing&) = delete;
 
   int pid() const { return pid_; }
+  std::span<char> request() { return request_; }
   double RoundTripMicros();
 
  private:
+  [[noreturn]] void Answer(int socket);
+  ssize_t ReceiveReply();
+
+  const Options options_;
   UniqueFd socket_;
   int pid_ = -1;
   std::vector<char> request_;

@@ -27,6 +27,7 @@
 #include "tests/perf/bench_client.h"
 #include "tests/perf/bench_daemon.h"
 #include "tests/perf/bench_table.h"
+#include "tests/perf/least_grant.h"
 
 namespace kvarve::perf {
 namespace {
@@ -152,14 +153,20 @@ double PingMicros(BarePing* ping) {
   return Median(std::move(micros));
 }
 
-void GrantRows(BenchTable* table, Plane* plane, ClientNamespace ns, uint64_t entries,
-               const Placement& placement) {
+template <typename Keys>
+double LeastMicros(BarePing* least, Keys keys) {
+  std::vector<double> micros;
+  for (int i = 0; i < kGrantsARound; ++i) micros.push_back(LeastGrantMicros(least, keys()));
+  return Median(std::move(micros));
+}
+
+void GrantRows(BenchTable* table, Plane* plane, BarePing* least, ClientNamespace ns,
+               uint64_t entries, const Placement& placement) {
   const PinnedTo pinned(placement.client_cpu);
   plane->Place(placement);
-  BarePing ping(
-      sizeof(local::Header) + sizeof(local::KeysBody) + kGrantBlocks * 32,
-      sizeof(local::Header) + sizeof(local::GrantBody) + kGrantBlocks * sizeof(local::GrantItem));
+  BarePing ping(GrantRequestBytes(kGrantBlocks), GrantReplyBytes(kGrantBlocks));
   KV_CHECK(PinProcess(ping.pid(), placement.daemon_cpu).ok());
+  KV_CHECK(PinProcess(least->pid(), placement.daemon_cpu).ok());
 
   testing::SeededRandom random(1);
   std::vector<BlockKey> scattered(kGrantBlocks);
@@ -182,6 +189,15 @@ void GrantRows(BenchTable* table, Plane* plane, ClientNamespace ns, uint64_t ent
   row.name = absl::StrFormat("local/grant_64/hot_run/%s", placement.name);
   row.mine = [&] { return GrantMicros(plane, ns, hot_run); };
   if (gated) row.gate = 1.2;
+  table->Compare(row);
+
+  // What those two cannot be better than.
+  row.gate.reset();
+  row.name = absl::StrFormat("local/least_grant_64/random_of_1M/%s", placement.name);
+  row.mine = [&] { return LeastMicros(least, random_keys); };
+  table->Compare(row);
+  row.name = absl::StrFormat("local/least_grant_64/hot_run/%s", placement.name);
+  row.mine = [&] { return LeastMicros(least, hot_run); };
   table->Compare(row);
 }
 
@@ -219,15 +235,18 @@ bool WantsAny(BenchTable* table, const std::string& prefix, const std::vector<st
 }
 
 void SmallBlockRows(BenchTable* table) {
-  if (WantsAny(table, "local/", {"grant_64/random_of_1M", "grant_64/hot_run", "lookup_8192/1M"})) {
+  if (WantsAny(table, "local/",
+               {"grant_64/random_of_1M", "grant_64/hot_run", "least_grant_64/random_of_1M",
+                "least_grant_64/hot_run", "lookup_8192/1M"})) {
     constexpr uint64_t kEntries = 1'000'000;
     auto plane = MakePlane(table, "local/grant_64",
                            BenchDaemon::StartKvarved(RoundUp(kEntries * kSmallBlock, 512 * kMiB)));
     if (!plane) return;
     const ClientNamespace ns = plane->client->Open(kSmallBlock);
     FillIndex(plane->client.get(), ns, kEntries);
+    const std::unique_ptr<BarePing> least = MakeLeastGrant(kEntries, kGrantBlocks, SmallKey);
     for (const Placement& placement : Placements()) {
-      GrantRows(table, &*plane, ns, kEntries, placement);
+      GrantRows(table, &*plane, least.get(), ns, kEntries, placement);
       LookupRow(table, &*plane, ns, kEntries, placement, "1M");
     }
   }
