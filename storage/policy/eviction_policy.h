@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace kvarve {
@@ -26,12 +27,24 @@ struct BlockTraits {
   uint32_t recompute_us = 0;  // 0: unknown
   uint32_t group =
       0;  // < kMaxPolicyGroups, dense; a victim is asked for by group (one pool's slot size)
+  uint64_t key = 0;             // the same whenever this block comes again; 0: unknown
+  uint32_t parent = kNoVictim;  // id of the block before it, if that is known
+};
+
+// What is told of a request, once, before its first touch or put.
+struct RequestFacts {
+  static constexpr uint32_t kUnknownTokens = 0xffffffffu;
+  uint32_t response_tokens = kUnknownTokens;
 };
 
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   virtual std::string_view Name() const = 0;
+
+  // Another request begins: touches, inserts and refusals up to the next are its own. A policy may
+  // count age in requests.
+  virtual void OnRequest(const RequestFacts& facts) {}
 
   // The entry is new and counts as touched now; evictable or not as said.
   virtual void OnInsert(uint32_t id, const BlockTraits& traits, bool evictable) = 0;
@@ -52,16 +65,34 @@ class EvictionPolicy {
 
   // The next victim of the group, without removing it: kNoVictim when nothing of it is evictable.
   virtual uint32_t Victim(uint32_t group) = 0;
+  // Whether a block that is not here is worth more than `victim`, which would leave for it.
+  virtual bool Admits(const BlockTraits& block, uint32_t victim) { return true; }
+  // A block of this request that was not kept, because Admits said no to it or to an ancestor.
+  virtual void OnRefuse(const BlockTraits& block) {}
   // A number that grows with how recently `id` was touched: to compare victims of two groups.
   virtual uint64_t LastTouch(uint32_t id) const = 0;
 
   virtual uint64_t MemoryBytes() const = 0;
+
+  // What was learned, for a later start: empty where nothing is learned. Load takes only what Save
+  // gave, with its version and checksum; anything else leaves the policy as it is, false.
+  virtual std::string Save() const { return {}; }
+  virtual bool Load(std::string_view saved) { return false; }
 };
 
 // "lru": among a group's evictable entries, the one whose last touch is oldest. A touch of what is
 // not evictable is one store, of what is evictable O(1) on average; every call is O(log n) at
 // worst. 16 bytes an entry.
 std::unique_ptr<EvictionPolicy> NewLruPolicy();
+
+// "s3fifo" (Yang et al., SOSP 2023): a small queue of a tenth for newcomers, a main queue for what
+// was touched again there or was remembered after it left; the first evictable of a queue leaves.
+// A touch is one store. 40 bytes an entry, ghosts included.
+std::unique_ptr<EvictionPolicy> NewS3FifoPolicy();
+
+// By name, as the configuration has it; null: there is none of that name.
+std::unique_ptr<EvictionPolicy> NewEvictionPolicy(std::string_view name);
+inline constexpr std::string_view kEvictionPolicies[] = {"lru", "s3fifo", "hazard"};
 
 }  // namespace kvarve
 

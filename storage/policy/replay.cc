@@ -1,66 +1,19 @@
 #include "storage/policy/replay.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
-#include <utility>
+#include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/status/status.h"
-#include "absl/strings/str_format.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
 namespace {
 
-constexpr uint64_t kMaxRequestBlocks = 1 << 20;
-
-// Numbers the blocks of a trace: a block is its parent and its id.
-class BlockNumbers {
+// The host tier: what is resident, and the tree facts that the index keeps in the daemon. Ids of
+// the policy are the blocks' numbers.
+class Host {
  public:
-  explicit BlockNumbers(Trace* trace) : trace_(trace) {}
-  uint32_t Of(uint32_t parent, uint64_t id) {
-    const auto next = static_cast<uint32_t>(trace_->parents.size());
-    const auto [it, is_new] = numbers_.try_emplace(std::make_pair(parent, id), next);
-    if (is_new) trace_->parents.push_back(parent);
-    return it->second;
-  }
-
- private:
-  Trace* const trace_;
-  absl::flat_hash_map<std::pair<uint32_t, uint64_t>, uint32_t> numbers_;
-};
-
-// The ids of a line, in order. False: not well formed.
-bool ParseLine(std::string_view line, std::vector<uint64_t>* ids) {
-  const char* at = line.data();
-  const char* const end = at + line.size();
-  while (at != end) {
-    if (*at == ' ') {
-      ++at;
-      continue;
-    }
-    uint64_t first = 0;
-    auto parsed = std::from_chars(at, end, first);
-    if (parsed.ec != std::errc()) return false;
-    uint64_t last = first;
-    if (parsed.ptr != end && *parsed.ptr == '-') {
-      parsed = std::from_chars(parsed.ptr + 1, end, last);
-      if (parsed.ec != std::errc()) return false;
-    }
-    if (last < first || last - first >= kMaxRequestBlocks - ids->size()) return false;
-    for (uint64_t id = first; id <= last; ++id) ids->push_back(id);
-    at = parsed.ptr;
-    if (at != end && *at != ' ') return false;
-  }
-  return true;
-}
-
-// What is resident, and the tree facts that the index keeps in the daemon. Ids of the policy are
-// the blocks' numbers.
-class Residents {
- public:
-  Residents(const Trace& trace, uint64_t capacity, EvictionPolicy* policy)
+  Host(const Trace& trace, uint64_t capacity, EvictionPolicy* policy)
       : trace_(trace),
         capacity_(capacity),
         policy_(policy),
@@ -68,28 +21,29 @@ class Residents {
         children_(trace.parents.size()) {}
 
   bool Has(uint32_t block) const { return resident_[block]; }
+  bool full() const { return size_ == capacity_; }
 
-  // False when everything is pinned by its children.
-  bool Put(uint32_t block, uint32_t depth, ReplayResult* result) {
-    if (size_ == capacity_) {
-      const uint32_t victim = policy_->Victim(0);
-      if (victim == kNoVictim) return false;
-      Evict(victim);
-      ++result->evicted;
-    }
-    const uint32_t parent = trace_.parents[block];
-    // A parent that had to go for its own child leaves an orphan: nobody can hit it.
-    if (parent != Trace::kRoot && !resident_[parent]) return false;
-    if (parent != Trace::kRoot && children_[parent]++ == 0) policy_->OnEvictable(parent, false);
+  BlockTraits Traits(uint32_t block, uint32_t depth) const {
     BlockTraits traits;
     traits.depth = depth;
+    traits.key = uint64_t{block} + 1;
+    const uint32_t parent = trace_.parents[block];
+    if (parent != Trace::kRoot && resident_[parent]) traits.parent = parent;
+    return traits;
+  }
+
+  void Insert(uint32_t block, const BlockTraits& traits) {
+    KV_CHECK(size_ < capacity_ && !resident_[block]);
+    const uint32_t parent = trace_.parents[block];
+    if (parent != Trace::kRoot) {
+      KV_CHECK(resident_[parent]);
+      if (children_[parent]++ == 0) policy_->OnEvictable(parent, false);
+    }
     policy_->OnInsert(block, traits, true);
     resident_[block] = true;
     ++size_;
-    return true;
   }
 
- private:
   void Evict(uint32_t block) {
     KV_CHECK(resident_[block] && children_[block] == 0);
     policy_->OnRemove(block);
@@ -99,6 +53,16 @@ class Residents {
     if (parent != Trace::kRoot && --children_[parent] == 0) policy_->OnEvictable(parent, true);
   }
 
+  // A victim that is not `kept` (kRoot: any).
+  uint32_t Victim(uint32_t kept) {
+    const bool guarded = kept != Trace::kRoot && children_[kept] == 0;
+    if (guarded) policy_->OnEvictable(kept, false);
+    const uint32_t victim = policy_->Victim(0);
+    if (guarded) policy_->OnEvictable(kept, true);
+    return victim;
+  }
+
+ private:
   const Trace& trace_;
   const uint64_t capacity_;
   EvictionPolicy* const policy_;
@@ -107,51 +71,89 @@ class Residents {
   std::vector<uint32_t> children_;  // resident ones
 };
 
+class Replayer {
+ public:
+  Replayer(const Trace& trace, const ReplayOptions& options, EvictionPolicy* policy)
+      : trace_(trace),
+        options_(options),
+        policy_(policy),
+        host_(trace, options.host_blocks, policy),
+        nvme_(trace, options.nvme) {}
+
+  ReplayResult Run() {
+    for (size_t n = 0; n < trace_.requests.size(); ++n) {
+      const TraceRequest& request = trace_.requests[n];
+      const uint64_t hits = One(request);
+      ++result_.requests;
+      result_.blocks += request.blocks.size();
+      result_.hit_blocks += hits;
+      if (!request.blocks.empty())
+        result_.hit_tokens += request.prompt_tokens * hits / request.blocks.size();
+      if (n >= trace_.requests.size() / 2) {
+        result_.late_blocks += request.blocks.size();
+        result_.late_hit_blocks += hits;
+      }
+    }
+    result_.nvme = nvme_.stats();
+    result_.nvme.hit_blocks = result_.hit_blocks - result_.host_hit_blocks;
+    return result_;
+  }
+
+ private:
+  uint64_t One(const TraceRequest& request) {
+    const std::vector<uint32_t>& blocks = request.blocks;
+    size_t in_host = 0;
+    while (in_host < blocks.size() && host_.Has(blocks[in_host])) ++in_host;
+    size_t hits = in_host;  // ancestors of what is in the host tier are there too
+    while (hits < blocks.size() && nvme_.Has(blocks[hits])) ++hits;
+    result_.host_hit_blocks += in_host;
+    for (const uint32_t block : blocks) nvme_.Seen(block);
+    for (size_t i = 0; i < hits; ++i) nvme_.Hit(blocks[i]);
+
+    RequestFacts facts;
+    if (options_.response_lengths) facts.response_tokens = request.response_tokens;
+    policy_->OnRequest(facts);
+    policy_->OnTouchRun(std::span(blocks).first(in_host));
+    size_t stored = in_host;
+    while (stored < blocks.size() && Put(blocks, stored, request.seconds)) ++stored;
+    for (size_t i = stored; i < blocks.size(); ++i)
+      policy_->OnRefuse(host_.Traits(blocks[i], static_cast<uint32_t>(i)));
+    return hits;
+  }
+
+  bool Put(const std::vector<uint32_t>& blocks, size_t at, double seconds) {
+    const BlockTraits traits = host_.Traits(blocks[at], static_cast<uint32_t>(at));
+    if (host_.full()) {
+      const uint32_t victim = host_.Victim(at == 0 ? Trace::kRoot : blocks[at - 1]);
+      if (victim == kNoVictim) {
+        result_.rejected += blocks.size() - at;
+        return false;
+      }
+      if (!policy_->Admits(traits, victim)) {
+        result_.refused += blocks.size() - at;
+        return false;
+      }
+      nvme_.Offer(victim, seconds);
+      host_.Evict(victim);
+      ++result_.evicted;
+    }
+    host_.Insert(blocks[at], traits);
+    return true;
+  }
+
+  const Trace& trace_;
+  const ReplayOptions& options_;
+  EvictionPolicy* const policy_;
+  Host host_;
+  NvmeModel nvme_;
+  ReplayResult result_;
+};
+
 }  // namespace
 
-absl::StatusOr<Trace> ParseTrace(std::string_view text) {
-  Trace trace;
-  BlockNumbers numbers(&trace);
-  std::vector<uint64_t> ids;
-  for (size_t number = 1; !text.empty(); ++number) {
-    const size_t length = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, length);
-    text.remove_prefix(std::min(length + 1, text.size()));
-    if (line.empty() || line.front() == '#') continue;
-    ids.clear();
-    if (!ParseLine(line, &ids)) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("trace line %d: expected ids and ranges like \"0 14-27\"", number));
-    }
-    std::vector<uint32_t>& request = trace.requests.emplace_back();
-    uint32_t parent = Trace::kRoot;
-    for (uint64_t id : ids) request.push_back(parent = numbers.Of(parent, id));
-  }
-  return trace;
-}
-
-ReplayResult Replay(const Trace& trace, uint64_t capacity_blocks, EvictionPolicy* policy) {
-  KV_CHECK(capacity_blocks > 0);
-  Residents residents(trace, capacity_blocks, policy);
-  ReplayResult result;
-  for (const std::vector<uint32_t>& request : trace.requests) {
-    size_t hits = 0;
-    while (hits < request.size() && residents.Has(request[hits])) ++hits;
-    ++result.requests;
-    result.blocks += request.size();
-    result.hit_blocks += hits;
-    for (size_t i = hits; i > 0; --i) policy->OnTouch(request[i - 1]);
-    size_t stored = hits;
-    while (stored < request.size() &&
-           residents.Put(request[stored], static_cast<uint32_t>(stored), &result)) {
-      ++stored;
-    }
-    result.rejected += request.size() - stored;
-    for (size_t i = request.size(); i > 0; --i) {
-      if (residents.Has(request[i - 1])) policy->OnTouch(request[i - 1]);
-    }
-  }
-  return result;
+ReplayResult Replay(const Trace& trace, const ReplayOptions& options, EvictionPolicy* policy) {
+  KV_CHECK(options.host_blocks > 0);
+  return Replayer(trace, options, policy).Run();
 }
 
 }  // namespace kvarve

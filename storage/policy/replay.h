@@ -1,42 +1,48 @@
-// Replays a trace of block references against an eviction policy. The rule: of a request only the
-// leading blocks found are hits; what is missing is put, root first, with a victim for each when
-// full; and the chain is touched from its deepest block to its root, so that its root is the most
-// recent. THREADS: any, one owner of the policy.  BLOCKS: never.
+// Replays a trace against an eviction policy, as the daemon would use it. The rule: of a request
+// only the leading blocks found are hits, and they are touched; what is missing is put, root first,
+// with a victim for each when full, until the policy refuses one; a block whose parent is not here
+// is never kept. THREADS: any, one owner of the policy.  BLOCKS: never.
 #ifndef KVARVE_STORAGE_POLICY_REPLAY_H_
 #define KVARVE_STORAGE_POLICY_REPLAY_H_
 
 #include <cstdint>
-#include <string_view>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "storage/policy/eviction_policy.h"
+#include "storage/policy/nvme_model.h"
+#include "storage/policy/trace.h"
 
 namespace kvarve {
 
-// A forest of blocks numbered from 0, and the chains that were asked for in it.
-struct Trace {
-  static constexpr uint32_t kRoot = 0xffffffffu;
-  std::vector<uint32_t> parents;                // of each block; kRoot: it begins a prompt
-  std::vector<std::vector<uint32_t>> requests;  // blocks, root first
+struct ReplayOptions {
+  uint64_t host_blocks = 0;      // REQUIRES: > 0
+  bool response_lengths = true;  // tell the policy; a daemon does not know them
+  NvmeModelOptions nvme;         // blocks = 0: no such tier
 };
-
-// A line a request: ids from root to leaf, separated by spaces; "a-b" is a, a + 1, ..., b; lines
-// that begin with '#' are skipped. Ids name blocks only below their parent: equal ids under
-// different parents are different blocks. InvalidArgument names the line.
-absl::StatusOr<Trace> ParseTrace(std::string_view text);
 
 struct ReplayResult {
   uint64_t requests = 0;
   uint64_t blocks = 0;      // referenced
-  uint64_t hit_blocks = 0;  // of these, contiguous leading hits
-  uint64_t evicted = 0;
-  uint64_t rejected = 0;  // found no victim
-  double hit_ratio() const { return blocks == 0 ? 0 : static_cast<double>(hit_blocks) / blocks; }
+  uint64_t hit_blocks = 0;  // of these, contiguous leading hits, in any tier
+  uint64_t host_hit_blocks = 0;
+  uint64_t evicted = 0;   // from the host tier
+  uint64_t refused = 0;   // by the policy, the blocks below them counted too
+  uint64_t rejected = 0;  // found no victim, the blocks below them counted too
+  uint64_t late_blocks = 0, late_hit_blocks = 0;  // of the trace's second half
+  uint64_t hit_tokens = 0;  // of hits, where the trace says how long prompts are
+  NvmeModelStats nvme;
+
+  double hit_ratio() const { return Ratio(hit_blocks, blocks); }
+  double early_hit_ratio() const {
+    return Ratio(hit_blocks - late_hit_blocks, blocks - late_blocks);
+  }
+  double late_hit_ratio() const { return Ratio(late_hit_blocks, late_blocks); }
+  static double Ratio(uint64_t part, uint64_t whole) {
+    return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+  }
 };
 
-// REQUIRES: `policy` is new, capacity_blocks > 0.
-ReplayResult Replay(const Trace& trace, uint64_t capacity_blocks, EvictionPolicy* policy);
+// REQUIRES: `policy` is new, or has only loaded what it learned before.
+ReplayResult Replay(const Trace& trace, const ReplayOptions& options, EvictionPolicy* policy);
 
 }  // namespace kvarve
 

@@ -1,0 +1,332 @@
+#include "storage/policy/hazard_policy.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <limits>
+#include <vector>
+
+#include "storage/base/chunked_array.h"
+#include "storage/base/prefetch.h"
+#include "storage/base/status_macros.h"
+#include "storage/policy/ghost_table.h"
+#include "storage/policy/reuse_model.h"
+
+namespace kvarve {
+namespace {
+
+// Of a resident; all zero: unknown id.
+struct Resident {
+  uint64_t key = 0;
+  uint32_t last_touch = 0;  // an access number
+  uint32_t place = 0;       // in its group's candidates
+  uint16_t of_class = 0;
+  uint16_t group = 0;
+  uint8_t hits = 0;
+  uint8_t chain = 0;  // ReuseClass's feature, of the last request
+  uint8_t cost = 0;   // octaves and quarters of microseconds; 0: unknown
+  uint8_t flags = 0;
+};
+static_assert(sizeof(Resident) == 24);
+// Worths that differ by less than this are equal: they are estimates, and recency is a better guide
+// between them.
+constexpr double kTie = 1.4;
+constexpr uint8_t kKnown = 1, kEvictable = 2;
+
+uint8_t CostCode(uint32_t micros) {
+  if (micros == 0) return 0;
+  const int octave = 31 - std::countl_zero(micros);
+  const uint32_t quarter = octave >= 2 ? micros >> (octave - 2) & 3 : 0;
+  return static_cast<uint8_t>(1 + 4 * octave + quarter);
+}
+double CostOf(uint8_t code) {
+  if (code == 0) return 1;
+  return static_cast<double>(uint64_t{4} + (code - 1) % 4) *
+         static_cast<double>(uint64_t{1} << (code - 1) / 4) / 4;
+}
+
+class HazardPolicy final : public EvictionPolicy {
+ public:
+  explicit HazardPolicy(const HazardOptions& options)
+      : options_(options), random_(options.seed), next_fit_(options.first_fit) {}
+
+  std::string_view Name() const override { return "hazard"; }
+
+  void OnRequest(const RequestFacts& facts) override {
+    request_start_ = clock_ + 1;
+    response_ = ReuseClass::OfResponse(facts.response_tokens);
+  }
+
+  void OnInsert(uint32_t id, const BlockTraits& traits, bool evictable) override {
+    KV_CHECK(traits.group < kMaxPolicyGroups);
+    if (id >= residents_.size()) residents_.Resize(id + size_t{1});
+    if (traits.group >= candidates_.size()) candidates_.resize(traits.group + 1);
+    Resident& resident = residents_[id];
+    KV_CHECK(resident.flags == 0);
+    const Newcomer newcomer = Look(traits);
+    if (newcomer.ghost != nullptr) {
+      Count(newcomer.ghost->of_class, newcomer.ghost->last_touch);
+      ghosts_.Erase(traits.key);
+    }
+    resident.key = traits.key;
+    resident.last_touch = ++clock_;
+    resident.hits = newcomer.hits;
+    resident.chain = newcomer.chain;
+    resident.of_class = newcomer.of_class;
+    resident.group = static_cast<uint16_t>(traits.group);
+    resident.cost = CostCode(traits.recompute_us);
+    resident.flags = kKnown;
+    ghosts_.GrowTo(++size_);
+    if (evictable) AddCandidate(id);
+    Work();
+  }
+
+  void OnTouch(uint32_t id) override {
+    KV_CHECK(Known(id));
+    Touch(id, 1 + ReuseClass::OfHits(residents_[id].hits));
+  }
+
+  void OnTouchRun(std::span<const uint32_t> ids) override {
+    if (ids.empty()) return;
+    KV_CHECK(Known(ids.back()));
+    const Resident& deepest = residents_[ids.back()];
+    const int chain =
+        InRequest(deepest.last_touch) ? deepest.chain : 1 + ReuseClass::OfHits(deepest.hits);
+    for (size_t i = ids.size(); i-- > 0;) {
+      KV_CHECK(Known(ids[i]));
+      Touch(ids[i], chain);
+    }
+  }
+
+  void PrefetchTouch(std::span<const uint32_t> ids) const override {
+    for (uint32_t id : ids) PrefetchForRead(&residents_[id]);
+  }
+
+  void OnEvictable(uint32_t id, bool evictable) override {
+    KV_CHECK(Known(id));
+    const bool is = (residents_[id].flags & kEvictable) != 0;
+    if (evictable == is) return;
+    if (evictable) {
+      AddCandidate(id);
+    } else {
+      DropCandidate(id);
+    }
+  }
+
+  void OnRemove(uint32_t id) override {
+    KV_CHECK(Known(id));
+    Resident& resident = residents_[id];
+    if ((resident.flags & kEvictable) != 0) DropCandidate(id);
+    Remember({resident.key, resident.last_touch, resident.of_class, resident.hits});
+    resident = Resident{};
+    --size_;
+    if (victim_ == id) victim_ = kNoVictim;
+  }
+
+  uint32_t Victim(uint32_t group) override {
+    if (group >= candidates_.size() || candidates_[group].size() == 0) return kNoVictim;
+    if (victim_ != kNoVictim && residents_[victim_].group == group) return victim_;
+    victim_ = Least(candidates_[group]);
+    return victim_;
+  }
+
+  bool Admits(const BlockTraits& block, uint32_t victim) override {
+    if (!model_.trained()) return true;
+    KV_CHECK(Known(victim));
+    const double worth =
+        model_.Worth(Look(block).of_class, 0) * CostOf(CostCode(block.recompute_us));
+    return worth > WorthOf(residents_[victim]) / kTie;
+  }
+
+  void OnRefuse(const BlockTraits& block) override {
+    const Newcomer newcomer = Look(block);
+    if (newcomer.ghost != nullptr) {
+      if (InRequest(newcomer.ghost->last_touch)) return;
+      Count(newcomer.ghost->of_class, newcomer.ghost->last_touch);
+    }
+    Remember({block.key, ++clock_, newcomer.of_class, newcomer.hits});
+    Work();
+  }
+
+  uint64_t LastTouch(uint32_t id) const override { return residents_[id].last_touch; }
+
+  uint64_t MemoryBytes() const override {
+    uint64_t bytes = sizeof(*this) + residents_.MemoryBytes() + ghosts_.MemoryBytes() +
+                     candidates_.capacity() * sizeof(Candidates) + model_.MemoryBytes();
+    for (const Candidates& candidates : candidates_) bytes += candidates.MemoryBytes();
+    return bytes;
+  }
+
+  std::string Save() const override { return model_.Save(); }
+  bool Load(std::string_view saved) override { return model_.Load(saved); }
+
+ private:
+  using Candidates = ChunkedArray<uint32_t, 4096>;
+
+  // A block that is not here, as it would be seen if it came now.
+  struct Newcomer {
+    const Ghost* ghost = nullptr;  // null: never seen, or forgotten
+    uint16_t of_class = 0;
+    uint8_t hits = 0, chain = 0;
+  };
+
+  bool Known(uint32_t id) const {
+    return id < residents_.size() && (residents_[id].flags & kKnown) != 0;
+  }
+  bool InRequest(uint32_t touch) const { return static_cast<int32_t>(touch - request_start_) >= 0; }
+  uint32_t AgeOf(uint32_t last_touch) const { return clock_ - last_touch; }
+
+  Newcomer Look(const BlockTraits& traits) const {
+    Newcomer newcomer;
+    newcomer.ghost = ghosts_.Find(traits.key);
+    if (newcomer.ghost != nullptr) {
+      newcomer.hits = static_cast<uint8_t>(std::min(newcomer.ghost->hits + 1, 255));
+      newcomer.chain = static_cast<uint8_t>(1 + ReuseClass::OfHits(newcomer.ghost->hits));
+    } else if (Known(traits.parent) && InRequest(residents_[traits.parent].last_touch)) {
+      newcomer.chain = residents_[traits.parent].chain;
+    }
+    newcomer.of_class =
+        static_cast<uint16_t>(ReuseClass::Of(newcomer.hits, response_, newcomer.chain));
+    return newcomer;
+  }
+
+  void Touch(uint32_t id, int chain) {
+    Resident& resident = residents_[id];
+    if (InRequest(resident.last_touch)) return;  // one access a request
+    Count(resident.of_class, resident.last_touch);
+    resident.hits = static_cast<uint8_t>(std::min(resident.hits + 1, 255));
+    resident.last_touch = ++clock_;
+    resident.chain = static_cast<uint8_t>(chain);
+    resident.of_class = static_cast<uint16_t>(ReuseClass::Of(resident.hits, response_, chain));
+    if (victim_ == id) victim_ = kNoVictim;
+    Work();
+  }
+
+  void Count(int of_class, uint32_t last_touch) {
+    model_.Reused(of_class, ReuseModel::AgeOf(AgeOf(last_touch)));
+  }
+
+  void Remember(const Ghost& ghost) {
+    const std::optional<Ghost> gone = ghosts_.Put(ghost);
+    if (gone.has_value())
+      model_.Forgotten(gone->of_class, ReuseModel::AgeOf(AgeOf(gone->last_touch)));
+  }
+
+  double WorthOf(const Resident& resident) const {
+    return model_.Worth(resident.of_class, ReuseModel::AgeOf(AgeOf(resident.last_touch))) *
+           CostOf(resident.cost);
+  }
+
+  // The oldest of those that are worth no more than the least, or as good as that.
+  uint32_t Least(const Candidates& candidates) {
+    Sample(candidates);
+    double least = std::numeric_limits<double>::infinity();
+    if (model_.trained()) {
+      for (const uint32_t id : sample_) least = std::min(least, WorthOf(residents_[id]));
+    }
+    uint32_t oldest = kNoVictim;
+    for (const uint32_t id : sample_) {
+      const Resident& resident = residents_[id];
+      if (model_.trained() && WorthOf(resident) > least * kTie) continue;
+      if (oldest == kNoVictim ||
+          AgeOf(resident.last_touch) > AgeOf(residents_[oldest].last_touch)) {
+        oldest = id;
+      }
+    }
+    return oldest;
+  }
+
+  void Sample(const Candidates& candidates) {
+    const bool all = candidates.size() <= options_.sample;
+    sample_.resize(all ? candidates.size() : options_.sample);
+    for (size_t i = 0; i < sample_.size(); ++i) {
+      sample_[i] = candidates[all ? i : Below(candidates.size())];
+      PrefetchForRead(&residents_[sample_[i]]);
+    }
+  }
+
+  size_t Below(size_t bound) {  // splitmix64 (Steele, Lea, Flood 2014)
+    random_ += 0x9e3779b97f4a7c15u;
+    uint64_t mixed = random_;
+    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9u;
+    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111ebu;
+    mixed ^= mixed >> 31;
+    return static_cast<size_t>(static_cast<unsigned __int128>(mixed) * bound >> 64);
+  }
+
+  void AddCandidate(uint32_t id) {
+    Resident& resident = residents_[id];
+    Candidates& candidates = candidates_[resident.group];
+    resident.place = static_cast<uint32_t>(candidates.size());
+    resident.flags |= kEvictable;
+    candidates.PushBack(id);
+    victim_ = kNoVictim;
+  }
+
+  void DropCandidate(uint32_t id) {
+    Resident& resident = residents_[id];
+    Candidates& candidates = candidates_[resident.group];
+    const uint32_t last = candidates[candidates.size() - 1];
+    candidates[resident.place] = last;
+    residents_[last].place = resident.place;
+    candidates.PopBack();
+    resident.flags &= static_cast<uint8_t>(~kEvictable);
+    if (victim_ == id) victim_ = kNoVictim;
+  }
+
+  // An access' share of the learning: some of the census, or a step of the fit after it.
+  void Work() {
+    ++accesses_;
+    if (fitting_) {
+      if (!model_.FitStep(static_cast<double>(accesses_ - last_fit_))) {
+        fitting_ = false;
+        next_fit_ = accesses_ + options_.fit_every;
+        last_fit_ = accesses_;
+      }
+      return;
+    }
+    if (accesses_ < next_fit_) return;
+    for (uint32_t n = 0; n < options_.census; ++n) {
+      if (cursor_ < residents_.size()) {
+        const Resident& resident = residents_[cursor_];
+        if (resident.flags != 0) Waits(resident.of_class, resident.last_touch);
+      } else if (cursor_ < residents_.size() + ghosts_.places()) {
+        const Ghost& ghost = ghosts_.At(cursor_ - residents_.size());
+        if (ghost.key != 0) Waits(ghost.of_class, ghost.last_touch);
+      } else {
+        cursor_ = 0;
+        fitting_ = true;
+        return;
+      }
+      ++cursor_;
+    }
+  }
+
+  void Waits(int of_class, uint32_t last_touch) {
+    model_.Waits(of_class, ReuseModel::AgeOf(AgeOf(last_touch)));
+  }
+
+  const HazardOptions options_;
+  ReuseModel model_;
+  GhostTable ghosts_;
+  ChunkedArray<Resident, 32768> residents_;
+  std::vector<Candidates> candidates_;  // of each group: its evictable ids, in no order
+  std::vector<uint32_t> sample_;
+  size_t size_ = 0;
+  uint64_t random_;
+  uint32_t clock_ = 0;          // accesses; wraps
+  uint32_t request_start_ = 1;  // the first access of the request
+  int response_ = ReuseClass::OfResponse(RequestFacts::kUnknownTokens);
+  uint32_t victim_ = kNoVictim;  // named last, while nothing of it changed
+  uint64_t accesses_ = 0, last_fit_ = 0, next_fit_;
+  size_t cursor_ = 0;  // of the census
+  bool fitting_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<EvictionPolicy> NewHazardPolicy(const HazardOptions& options) {
+  return std::make_unique<HazardPolicy>(options);
+}
+
+}  // namespace kvarve
