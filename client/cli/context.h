@@ -51,6 +51,7 @@ void AddTenantCommands(CLI::App* app, Context* context);  // tenants, quota
 void AddTokenCommand(CLI::App* app, Context* context);
 void AddCertCommand(CLI::App* app, Context* context);
 void AddDoctorCommand(CLI::App* app, Context* context);
+void AddReplayCommand(CLI::App* app, Context* context);
 void AddDeviceCommand(CLI::App* app, Context* context);
 void AddPagedSimCommand(CLI::App* app, Context* context);
 

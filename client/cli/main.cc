@@ -54,6 +54,7 @@ int Main(int argc, char** argv) {
   AddTokenCommand(&app, &context);
   AddCertCommand(&app, &context);
   AddDoctorCommand(&app, &context);
+  AddReplayCommand(&app, &context);
   AddDeviceCommand(&app, &context);
   AddPagedSimCommand(&app, &context);
   try {
