@@ -371,8 +371,9 @@ bool FindHandler(const std::vector<std::string>& parts, Instruction* i) {
   if (name == "prmt" && typed) i->run = &Permute;
   if (name == "bfi" && typed && i->type.bytes == 4) i->run = &InsertBits;
   if (name == "setp" && words == 2) {
-    for (uint8_t k = 0; k < std::size(kComparisons); ++k) {
-      if (parts[1] == kComparisons[k]) i->variant = k, i->run = OfType<SetPredicate>(i->type);
+    for (size_t k = 0; k < std::size(kComparisons); ++k) {
+      if (parts[1] == kComparisons[k])
+        i->variant = static_cast<uint8_t>(k), i->run = OfType<SetPredicate>(i->type);
     }
   }
   return i->run != nullptr;
