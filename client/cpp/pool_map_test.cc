@@ -172,6 +172,7 @@ TEST(Outbox, ASendMayFindThatTheConnectionHasEnded) {
   const absl::StatusOr<std::unique_ptr<Connection>> connection =
       Connection::Connect(params, outbox);
   ASSERT_TRUE(connection.ok()) << connection.status();
+  outbox->Begin((*connection)->session());
   outbox->EndLease((*connection)->session().get(), 7);
   daemon = nullptr;
   outbox->Flush([&](std::string_view message) { return (*connection)->SendOnly(message); });

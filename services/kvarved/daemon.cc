@@ -109,11 +109,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
   rep->options.local.admin = [admin = rep->admin.get()](std::string_view json, uid_t uid) {
     return admin->Handle(json, uid);
   };
-  // First of all that listens: its lock decides which of two daemons serves.
+  // Before anybody puts: a block that comes earlier is on no device.
+  const absl::Status devices = AddDevicesOf(rep->options.nvme, rep->cache.get());
+  // First of all that listens: its lock decides which of two daemons serves. Of the second the
+  // devices were in use, too, and this says more.
   KV_ASSIGN_OR_RETURN(rep->local, LocalServer::Start(rep->options.local, rep->cache.get()));
+  KV_RETURN_IF_ERROR(devices);
   rep->counted.store(rep->local.get());
-  // Behind the lock, which the catalogue and the devices are under too.
-  KV_RETURN_IF_ERROR(AddDevicesOf(rep->options.nvme, rep->cache.get()));
   if (rep->options.rpc.has_value()) {
     BlockStoreOptions store;
     store.read_bytes_max = rep->options.rpc_read_bytes;
