@@ -1,5 +1,5 @@
-// kvarve device: makes devices of the NVMe tier and looks into them, without a daemon; adds them to a
-// running one and takes them away.
+// kvarve device: makes devices of the NVMe tier and looks into them, without a daemon; adds them to
+// a running one and takes them away.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -142,8 +142,8 @@ int Inspect(const Context& context, const std::string& path) {
   std::vector<std::pair<std::string, std::string>> pairs = {
       {"uuid", UuidText(superblock.uuid)},
       {"starts", absl::StrFormat("%d", superblock.epoch)},
-      {"segments", absl::StrFormat("%d of %s", superblock.slots,
-                                   FormatBytes(superblock.segment_bytes))}};
+      {"segments",
+       absl::StrFormat("%d of %s", superblock.slots, FormatBytes(superblock.segment_bytes))}};
   for (const auto& [state, count] : slots.items()) {
     pairs.emplace_back("  " + state, CountText(count.get<uint64_t>()));
   }
@@ -237,7 +237,8 @@ int Change(const Context& context, const char* op, const std::string& path) {
   }
   Table table({"device", "state", "size", "backend"}, /*left=*/true);
   for (const Json& device : answer->value("devices", Json::array())) {
-    table.Add({TextOf(device, "path"), TextOf(device, "state"), FormatBytes(device.value("capacity_bytes", uint64_t{0})),
+    table.Add({TextOf(device, "path"), TextOf(device, "state"),
+               FormatBytes(device.value("capacity_bytes", uint64_t{0})),
                TextOf(device, "backend")});
   }
   Print(table.Text());
@@ -270,17 +271,15 @@ void AddDeviceCommand(CLI::App* app, Context* context) {
   with_path("inspect", "What a device has, while no daemon uses it", Inspect);
   with_path("scrub", "Verifies every sealed block, while no daemon uses it", Scrub);
   const auto segment = std::make_shared<uint64_t>(0);
-  with_path("dump-segment", "Lists segments, or the blocks of one, while no daemon uses it",
-            [segment](const Context& of, const std::string& at) {
-              return DumpSegment(of, at, *segment);
-            })
+  with_path(
+      "dump-segment", "Lists segments, or the blocks of one, while no daemon uses it",
+      [segment](const Context& of, const std::string& at) { return DumpSegment(of, at, *segment); })
       ->add_option("SEGMENT", *segment, "Its number; none: all are listed");
   with_path("add", "Adds a device to the running daemon",
             [](const Context& of, const std::string& at) { return Change(of, "device_add", at); });
-  with_path("remove", "Takes a device from the running daemon; what it has stays on it",
-            [](const Context& of, const std::string& at) {
-              return Change(of, "device_remove", at);
-            });
+  with_path(
+      "remove", "Takes a device from the running daemon; what it has stays on it",
+      [](const Context& of, const std::string& at) { return Change(of, "device_remove", at); });
 }
 
 }  // namespace kvarve::cli

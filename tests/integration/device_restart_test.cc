@@ -36,7 +36,7 @@ constexpr uint64_t kMiBytes = 1 << 20;
 constexpr int64_t kPatience = 60'000'000'000;
 constexpr uint64_t kSeed = 11;  // of block bytes
 
-bool IsLong() { return std::getenv("KVARVE_LONG_TESTS") != nullptr; }
+bool IsLong() { return std::getenv("KVARVE_TEST_LONG") != nullptr; }
 
 class DeviceRestartTest : public ::testing::Test {
  protected:
