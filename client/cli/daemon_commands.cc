@@ -121,10 +121,13 @@ std::string NvmeStatsText(const Json& s) {
       {"  loads joined", Count(s, "joined_loads")},
       {"  failed", Count(s, "load_failed_blocks")},
       {"  without room", Count(s, "load_no_room_blocks")}};
-  for (const auto& [reason, count] : s.value("not_admitted_blocks", Json::object()).items()) {
+  // items() keeps no copy of what it goes through.
+  const Json not_admitted = s.value("not_admitted_blocks", Json::object());
+  const Json given_up = s.value("given_up_blocks", Json::object());
+  for (const auto& [reason, count] : not_admitted.items()) {
     pairs.emplace_back("NVMe not admitted: " + reason, CountText(count));
   }
-  for (const auto& [reason, count] : s.value("given_up_blocks", Json::object()).items()) {
+  for (const auto& [reason, count] : given_up.items()) {
     pairs.emplace_back("NVMe given up: " + reason, CountText(count));
   }
   return "\n" + PairsText(pairs);

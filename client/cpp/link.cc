@@ -211,6 +211,8 @@ absl::StatusOr<OpenNamespaceInfo> Link::KnownNamespace(ClientNamespace ns) const
 absl::Status Link::WaitReady(int64_t timeout_nanos) {
   KV_RETURN_IF_ERROR(CheckProcess());
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::nanoseconds(timeout_nanos);
+  // The watcher may not have seen yet that a connection in use has ended.
+  if (const std::shared_ptr<Connection> current = Current()) Tend(*current);
   MutexLock lock(&state_mutex_);
   while (true) {
     bool ready = connected_.load();

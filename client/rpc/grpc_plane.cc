@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "client/rpc/run_stream.h"
 #include "client/rpc/token_file.h"
 #include "storage/base/clock.h"
+#include "storage/base/mutex.h"
 #include "storage/base/status_macros.h"
 #include "storage/block/checksum.h"
 
@@ -25,6 +27,8 @@ constexpr char kReadRun[] = "/kvarve.v1.KvCache/ReadRun";
 constexpr char kWriteRun[] = "/kvarve.v1.KvCache/WriteRun";
 constexpr size_t kMaxKeysPerCall = 8192;
 constexpr int64_t kReleaseNanos = 2'000'000'000;
+// How long a client that ends waits for them; then they are cancelled, and the pins end by time.
+constexpr auto kEndTime = std::chrono::milliseconds(200);
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
@@ -95,6 +99,7 @@ class GrpcPlane final : public RemotePlane {
  public:
   GrpcPlane(const ClientOptions& options, const Endpoint& endpoint, std::string token)
       : options_(options), node_(options, endpoint.address, std::move(token)) {}
+  ~GrpcPlane() override { EndReleases(); }
 
   absl::Status WaitReady(int64_t timeout_nanos) override { return node_.WaitReady(timeout_nanos); }
   ClientState State() const override { return node_.State(); }
@@ -143,7 +148,22 @@ class GrpcPlane final : public RemotePlane {
   static bool SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
                          size_t begin, const Source& source, RunStream* stream);
 
+  struct ReleaseCall {
+    grpc::ClientContext context;
+    v1::UnpinRequest request;
+    v1::UnpinReply reply;
+  };
+  struct Releases {
+    Mutex mutex;
+    CondVar ended;
+    std::set<ReleaseCall*> calls ABSL_GUARDED_BY(mutex);  // under way
+  };
+  // A call's context holds the channel, and the last to let go of a channel waits for gRPC's own
+  // thread: it must not be a callback, which runs on that thread.  BLOCKS.
+  void EndReleases();
+
   const ClientOptions options_;
+  const std::shared_ptr<Releases> releases_ = std::make_shared<Releases>();
   RemoteNode node_;
 };
 
@@ -209,17 +229,31 @@ absl::StatusOr<GrantSet> GrpcPlane::Keep(ClientNamespace ns, std::span<const Blo
 
 // In the background: nobody waits for it, and the pin ends by itself if the message is lost.
 void GrpcPlane::Release(uint64_t lease) {
-  struct Call {
-    grpc::ClientContext context;
-    v1::UnpinRequest request;
-    v1::UnpinReply reply;
-  };
   if (lease == 0 || node_.in_child()) return;
-  auto* const call = new Call;
+  auto* const call = new ReleaseCall;
   PrepareContext(&call->context, node_.token(), Now() + kReleaseNanos);
   call->request.set_pin(lease);
+  {
+    MutexLock lock(&releases_->mutex);
+    releases_->calls.insert(call);
+  }
   node_.stub()->async()->Unpin(&call->context, &call->request, &call->reply,
-                               [call](const grpc::Status&) { delete call; });
+                               [call, releases = releases_](const grpc::Status&) {
+                                 MutexLock lock(&releases->mutex);
+                                 releases->calls.erase(call);
+                                 delete call;
+                                 releases->ended.notify_all();
+                               });
+}
+
+void GrpcPlane::EndReleases() {
+  MutexLock lock(&releases_->mutex);
+  const auto until = std::chrono::steady_clock::now() + kEndTime;
+  while (!releases_->calls.empty() &&
+         releases_->ended.wait_until(releases_->mutex, until) != std::cv_status::timeout) {
+  }
+  for (ReleaseCall* const call : releases_->calls) call->context.TryCancel();
+  while (!releases_->calls.empty()) releases_->ended.wait(releases_->mutex);
 }
 
 absl::StatusOr<std::vector<uint64_t>> GrpcPlane::Read(ClientNamespace ns,
