@@ -36,7 +36,7 @@ TEST(CacheDevicesTest, WhatWasPutComesBackAfterACrash) {
   }
 }
 
-TEST(CacheDevicesTest, AnEnvelopeOfManyTimesTheHostTierIsReadable) {
+TEST(CacheDevicesTest, ManyTimesTheHostTierIsReadable) {
   TestNode node({.host_bytes = 64 * kMiBytes, .device_bytes = 512 * kMiBytes});
   const NamespaceInfo ns = node.Open();
   std::vector<std::vector<BlockKey>> chains;
