@@ -42,7 +42,7 @@ def ask_together(engine, asked, **fields):
 
 
 def test_engine_starts_before_the_daemon(start, own_daemon, prompts):
-    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20})
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
     prompt = prompts.take(2 * BLOCK + TAIL)
     alone = engine.ask(prompt, report=True)
     assert alone.loaded == 0 and alone.finish_reason == "length"
@@ -79,7 +79,7 @@ def test_killed_and_restarted(start, own_daemon, prompts):
 
 def test_killed_between_lookup_and_load(start, own_daemon, prompts):
     own_daemon.start()
-    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20})
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
     asked = [prompts.take(4 * BLOCK + TAIL) for _ in range(CLIENTS)]
     cold = []
     for prompt in asked:
@@ -99,7 +99,7 @@ def test_killed_between_lookup_and_load(start, own_daemon, prompts):
 
 def test_paused_daemon_costs_its_timeout_then_nothing(start, own_daemon, prompts):
     own_daemon.start()
-    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20})
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
     asked = [prompts.take(2 * BLOCK + TAIL) for _ in range(CLIENTS)]
     cold = [engine.ask(prompt) for prompt in asked]
     engine.wait_saved()

@@ -56,7 +56,8 @@ def test_checkpoints_that_differ_share_nothing(start, prompts, tmp_path):
 def test_blocks_of_256_over_pages_of_32_with_a_local_hit(start, prompts):
     """The engine's own cache has 96 tokens, kvarve 512: only pages from token 96 on may be written."""
     local, stored = 96, 512
-    engine = start({"block_tokens": 256}, block_size=32, max_num_batched_tokens=256, enable_prefix_caching=True)
+    engine = start({"block_tokens": 256}, dtype="float32", block_size=32, max_num_batched_tokens=256,
+                   enable_prefix_caching=True)
 
     def ask_with_local_hit(prompt, mark):
         assert engine.llm.reset_prefix_cache()
