@@ -29,9 +29,9 @@ inline uint64_t BlockChecksum(uint64_t seed, const void* data, size_t size) {
 }
 
 // Copies `size` bytes out of memory that another process may be writing, reading each source byte
-// exactly once: what is read is stored twice, past the caches to `dst` and to a private bounce
-// buffer of 4 KiB, of which the CRC is made. Returns the CRC of what was stored. Ends with a store
-// fence. REQUIRES: dst aligned to 64. No overlap.
+// exactly once: what is read is stored past the caches to `dst`, and the CRC is made of the very
+// same reading, in registers or out of a private bounce buffer of 4 KiB. Returns the CRC of what
+// was stored. Ends with a store fence. REQUIRES: dst aligned to 64. No overlap.
 uint64_t CopyAndChecksum(void* dst, const void* src, size_t size, uint64_t seed);
 
 // Non-temporal copy for blocks that the caller will not read soon. No overlap; any alignment. Ends
