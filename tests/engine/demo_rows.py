@@ -23,7 +23,7 @@ class Pass:
     name: str
     samples: list[Sample]
     expect_loaded: bool
-    from_device: bool = False  # the blocks come from NVMe: no promise on kvarve's share
+    from_device: bool = False  # the blocks come from NVMe, and the time is the device's: less is promised
 
     def median(self, field: str) -> float:
         return statistics.median(getattr(sample, field) for sample in self.samples)
@@ -47,6 +47,9 @@ def print_passes(passes: list[Pass]) -> None:
     print("\n" + format_table(header, rows) + "\n")
 
 
+DEVICE_SPEEDUP_MIN = 3  # 45 MiB take 30 ms of a device that reads 1.6 GB/s, and 90 ms of one with 0.5 GB/s
+
+
 def failures(passes: list[Pass], *, prefix_tokens: int, speedup_min: float, share_max: float) -> list[str]:
     """What the demonstration promised and did not show."""
     cold, found = passes[0], []
@@ -62,8 +65,9 @@ def failures(passes: list[Pass], *, prefix_tokens: int, speedup_min: float, shar
         if not each.expect_loaded:
             continue
         speedup = cold.median("ttft") / each.median("ttft")
-        if speedup < speedup_min:
-            found.append(f"{each.name}: {speedup:.1f}x, promised {speedup_min:.0f}x")
+        promised = min(speedup_min, DEVICE_SPEEDUP_MIN) if each.from_device else speedup_min
+        if speedup < promised:
+            found.append(f"{each.name}: {speedup:.1f}x, promised {promised:.0f}x")
         share = each.median("lookup") + each.median("load")
         if share > share_max and not each.from_device:
             found.append(f"{each.name}: kvarve took {milliseconds(share)}, promised {milliseconds(share_max)}")

@@ -14,7 +14,8 @@ MAX_LOOKUP_BLOCKS = 8192  # of the data plane
 MAX_ACQUIRE_BLOCKS = 4096
 RETRY_SECONDS = 0.1  # before blocks that found no staging, or no daemon, are handed out again
 RECHECK_SECONDS = 0.1  # an engine may ask about a waiting request in every step
-LOADING_RECHECK_SECONDS = 0.01  # the first time while blocks come from a device; doubled each time
+LOADING_RECHECK_SECONDS = 0.005  # the first time while blocks come from a device
+LOADING_RECHECK_SHARE = 1 / 3  # then after this share of what was waited so far: so much may be waited in vain
 LOADING_SECONDS = 5.0  # then what is in memory has to do
 
 
@@ -90,7 +91,8 @@ class Chain:
         elif self._loading_since is None:
             self._loading_since, self._recheck = now, LOADING_RECHECK_SECONDS
         elif now - self._loading_since < LOADING_SECONDS:
-            self._recheck = min(2 * self._recheck, RECHECK_SECONDS)
+            waited = now - self._loading_since
+            self._recheck = min(max(waited * LOADING_RECHECK_SHARE, LOADING_RECHECK_SECONDS), RECHECK_SECONDS)
         else:
             self._loading_since, self._recheck, self.hit = None, RECHECK_SECONDS, in_memory
 
