@@ -77,6 +77,32 @@ def test_killed_and_restarted(start, own_daemon, prompts):
     assert [answer.tokens for answer in answers] == right
 
 
+def test_killed_under_running_requests(start, own_daemon, prompts):
+    """The daemon dies while four requests generate and save, comes back, and dies again: the answers are the fault-free
+    run's to the last token. fp32, as above."""
+    own_daemon.start()
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
+    asked = [prompts.take(2 * BLOCK + TAIL) for _ in range(CLIENTS)]
+    right = [engine.ask_cold(prompt, max_tokens=140).tokens for prompt in asked]
+    requests = [engine.submit(prompt, max_tokens=140) for prompt in asked]
+    ended = {}
+    for step in range(10_000):
+        if step in (10, 70):
+            own_daemon.kill()
+        if step == 40:
+            own_daemon.start()
+        ended.update((output.request_id, output) for output in engine.step() if output.finished)
+        if len(ended) == CLIENTS:
+            break
+    assert step > 70
+    answers = [ended[request.rsplit("-", 1)[0]].outputs[0] for request in requests]
+    assert [answer.finish_reason for answer in answers] == ["length"] * CLIENTS
+    assert [list(answer.token_ids) for answer in answers] == right
+    own_daemon.start()
+    wait_for_hits(engine, asked[1])
+    assert engine.ask(asked[1], max_tokens=140).tokens == right[1]
+
+
 def test_killed_between_lookup_and_load(start, own_daemon, prompts):
     own_daemon.start()
     engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
@@ -91,10 +117,44 @@ def test_killed_between_lookup_and_load(start, own_daemon, prompts):
     answers = engine.run(requests)
     assert [answer.finish_reason for answer in answers] == ["length"] * CLIENTS
     # Loaded from what the process still maps, or computed: right in both cases.
+    assert [answer.tokens for answer in answers] == [answer.tokens for answer in cold]
     assert_same_answer(engine.ask(asked[0]), cold[0])
     own_daemon.start()
     wait_for_hits(engine, asked[1])
     assert_same_answer(engine.ask(asked[1]), cold[1])
+
+
+def test_a_blocked_request_asks_ten_times_a_second_at_most(start, own_daemon, prompts):
+    """15 pages of which a request holds 8: another that needs 8 is offered to the scheduler in every step, and found in
+    kvarve each time that it asks."""
+    own_daemon.start()
+    engine = start({"endpoint": own_daemon.endpoint}, num_gpu_blocks_override=15, max_model_len=1024, dtype="float32")
+    first, second = prompts.take(7 * BLOCK + TAIL), prompts.take(7 * BLOCK + TAIL)
+    cold = engine.ask(second)
+    engine.wait_saved()
+    connector = engine.scheduler_half
+    offers, offer = [], connector.get_num_new_matched_tokens
+    connector.get_num_new_matched_tokens = lambda request, computed: offers.append(request.request_id) or offer(
+        request, computed)
+    running = engine.submit(first, max_tokens=90)
+    engine.step()
+    blocked = engine.submit(second)
+    chain = None
+    begin, lookups = time.monotonic(), 0
+    ended = {}
+    for _ in range(10_000):
+        ended.update((output.request_id, output) for output in engine.step() if output.finished)
+        if running.rsplit("-", 1)[0] in ended:
+            break
+        chain = engine.scheduler_half.scheduler.requests[blocked].chain
+        seconds, lookups = time.monotonic() - begin, chain.lookups
+    asked = offers.count(blocked)
+    print(f"\nblocked for {seconds:.1f} s: offered {asked} times, looked up {lookups} times")
+    assert asked > 50  # in each step
+    assert 2 <= lookups <= 10 * seconds + 1
+    answer = engine.run([blocked])[0]
+    assert answer.loaded == 7 * BLOCK
+    assert_same_answer(answer, cold)
 
 
 def test_paused_daemon_costs_its_timeout_then_nothing(start, own_daemon, prompts):

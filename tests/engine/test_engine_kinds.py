@@ -1,8 +1,10 @@
 """Other engines than the plain one: other checkpoints, odd page sizes, too little memory, sliding windows."""
+import json
 import os
 import shutil
 
 import numpy as np
+import pytest
 
 from compare import assert_same_answer, differing
 from engine import GEMMA3, SMOLLM2
@@ -121,3 +123,22 @@ def test_gemma3_with_sliding_windows(start):
     assert_same_answer(warm, cold)
     assert differing(engine.page_digests(warm, 2048), digests) == []
     assert_same_answer(engine.ask_cold(prompt), cold)
+
+
+def test_a_hybrid_model_starts_without_the_cache(start, tmp_path):
+    """Mamba and attention layers: several groups, whatever vLLM does, and no start at all with a connector that knows no
+    groups. Random weights; it is only started, since vLLM's Mamba layers compute nothing on CPU."""
+    config = {"architectures": ["JambaForCausalLM"], "model_type": "jamba", "num_hidden_layers": 4, "attn_layer_offset": 1,
+              "attn_layer_period": 2, "expert_layer_offset": 1, "expert_layer_period": 2, "num_experts": 1,
+              "num_experts_per_tok": 1, "hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "vocab_size": 512, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2,
+              "mamba_dt_rank": 8, "use_mamba_kernels": False, "torch_dtype": "bfloat16", "max_position_embeddings": 4096,
+              "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    options = dict(model=str(tmp_path), load_format="dummy", skip_tokenizer_init=True, block_size=None, max_model_len=1024,
+                   disable_hybrid_kv_cache_manager=None)
+    engine = start({"strict": False, "model_digest": "random"}, **options)
+    assert engine.scheduler.connector is None
+    assert len(engine.scheduler.kv_cache_config.kv_cache_groups) > 1
+    with pytest.raises(RuntimeError, match="hybrid KV cache manager"):
+        start({"strict": True, "model_digest": "random"}, **options)
