@@ -22,6 +22,8 @@ constexpr ActionFlag kActions[] = {
      "Print the effective values and where each came from"},
     {CommandLine::Action::kPrintDocs, "--print-docs", "Print docs/configuration.md"},
     {CommandLine::Action::kPrintMetrics, "--print-metrics", "Print docs/metrics.md"},
+    {CommandLine::Action::kPrintSchema, "--print-schema",
+     "Print the JSON schema of the configuration file"},
     {CommandLine::Action::kVersion, "--version", "Print the version"},
 };
 

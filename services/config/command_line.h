@@ -12,7 +12,16 @@
 namespace kvarve {
 
 struct CommandLine {
-  enum class Action { kRun, kCheck, kPrintConfig, kPrintDocs, kPrintMetrics, kVersion, kHelp };
+  enum class Action {
+    kRun,
+    kCheck,
+    kPrintConfig,
+    kPrintDocs,
+    kPrintMetrics,
+    kPrintSchema,
+    kVersion,
+    kHelp
+  };
   Action action = Action::kRun;
   std::string config_file;  // of --config; empty: not given
   std::vector<std::pair<std::string, std::string>> flags;

@@ -15,6 +15,7 @@
 #include "services/config/command_line.h"
 #include "services/config/config.h"
 #include "services/config/docs.h"
+#include "services/kvarved/config_schema.h"
 #include "services/kvarved/daemon.h"
 #include "services/metrics/exposition.h"
 #include "storage/base/log.h"
@@ -140,6 +141,8 @@ int Main(int argc, char** argv) {
       return Print(ConfigurationMarkdown());
     case CommandLine::Action::kPrintMetrics:
       return Print(MetricsMarkdown());
+    case CommandLine::Action::kPrintSchema:
+      return Print(ConfigSchemaJson());
     default:
       break;
   }
