@@ -1,12 +1,8 @@
 // Suite "gpu": the CPU device's movers. Pages of an engine in three layouts, gathered into blocks
 // in the canonical layout and scattered back, beside a copy of as many bytes in their own order,
 // block by block and past the caches too (a plain memcpy of a block also reads what it overwrites).
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
-#include <cstring>
 #include <numeric>
 #include <random>
 #include <span>
@@ -17,6 +13,7 @@
 #include "gpu/transfer/row_copy.h"
 #include "storage/base/status_macros.h"
 #include "tests/perf/bench_table.h"
+#include "tests/perf/huge_memory.h"
 
 namespace kvarve::perf {
 namespace {
@@ -28,27 +25,6 @@ constexpr int64_t kRow = kDim * kElementBytes;
 constexpr int64_t kTensorPage = kRow * kHeads * kPageTokens;  // one layer's K, or its V
 
 enum class PageOrder { kHnd, kNhd, kCrossLayer };
-
-// Memory as a host tier and an engine have it: huge pages where the kernel gives them, present.
-class HugeMemory {
- public:
-  HugeMemory(size_t bytes, int fill) : bytes_((bytes + kHuge - 1) / kHuge * kHuge) {
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kHuge, bytes_));
-    KV_CHECK(data_ != nullptr);
-    ::madvise(data_, bytes_, MADV_HUGEPAGE);  // a wish
-    std::memset(data_, fill, bytes_);
-  }
-  ~HugeMemory() { std::free(data_); }
-  HugeMemory(const HugeMemory&) = delete;
-  HugeMemory& operator=(const HugeMemory&) = delete;
-  std::byte* data() const { return data_; }
-  size_t size() const { return bytes_; }
-
- private:
-  static constexpr size_t kHuge = 2 << 20;
-  size_t bytes_;
-  std::byte* data_;
-};
 
 class Pages {
  public:

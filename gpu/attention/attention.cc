@@ -1,0 +1,213 @@
+#include "gpu/attention/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "gpu/attention/cpu_kernel.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+absl::Status CheckPages(const AttentionPages& pages) {
+  const bool is_mla = pages.k_dim == kMlaDim;
+  if (std::ranges::find(kAttentionDims, pages.k_dim) == std::end(kAttentionDims) ||
+      pages.v_dim != (is_mla ? kMlaLatent : pages.k_dim)) {
+    return absl::UnimplementedError(
+        absl::StrFormat("attention with K of %d and V of %d elements: there is 64, 80, 96, 128, "
+                        "192 and 256 for both, and 576 with 512 (MLA)",
+                        pages.k_dim, pages.v_dim));
+  }
+  if (is_mla && pages.v.base != pages.k.base) {
+    return absl::InvalidArgumentError("MLA: V is the first 512 elements of K's row, in place");
+  }
+  // A view of each tensor by itself, so that they may share memory.
+  KvView view{.layers = {{pages.k, {}}},
+              .pages = pages.pages,
+              .page_tokens = pages.page_tokens,
+              .kv_heads = pages.kv_heads,
+              .k_dim = pages.k_dim,
+              .v_dim = 0,
+              .element_bytes = ElementBytes(pages.type)};
+  KV_RETURN_IF_ERROR(ValidateView(view));
+  if (is_mla) return absl::OkStatus();
+  view.layers[0].k = pages.v;
+  return ValidateView(view);
+}
+
+absl::Status CheckOptions(const AttentionPages& pages, const AttentionOptions& options) {
+  if (options.q_heads == 0 || options.q_heads % pages.kv_heads != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d query heads over %d KV heads: must be a multiple", options.q_heads, pages.kv_heads));
+  }
+  if (options.split_tokens % pages.page_tokens != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat("a split of %d tokens over pages of %d",
+                                                      options.split_tokens, pages.page_tokens));
+  }
+  if (options.window < 0 || options.soft_cap < 0 || !std::isfinite(options.scale)) {
+    return absl::InvalidArgumentError(
+        "window and soft cap must not be negative, the scale not infinite");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::pair<int64_t, int64_t> PagedAttention::Attended(const AttentionSequence& sequence,
+                                                     uint32_t token) const {
+  const int64_t position = sequence.q_position + token - sequence.kv_position;
+  const int64_t last = std::clamp<int64_t>(position + 1, 0, sequence.kv_tokens);
+  const int64_t first =
+      options_.window == 0 ? 0 : std::clamp<int64_t>(position + 1 - options_.window, 0, last);
+  return {first, last};
+}
+
+absl::StatusOr<PagedAttention> PagedAttention::Create(
+    const AttentionPages& pages, const AttentionOptions& options,
+    std::span<const AttentionSequence> sequences) {
+  KV_RETURN_IF_ERROR(CheckPages(pages));
+  KV_RETURN_IF_ERROR(CheckOptions(pages, options));
+  PagedAttention result;
+  result.pages_ = pages;
+  result.options_ = options;
+  result.sequences_.assign(sequences.begin(), sequences.end());
+  size_t rows = 0, states = 0;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const AttentionSequence& sequence = sequences[s];
+    if (sequence.q_tokens > kAttentionQueryTokensMax) {
+      return absl::UnimplementedError(absl::StrFormat(
+          "sequence %d has %d query tokens, of at most %d: more is prefill, which is the engine's",
+          s, sequence.q_tokens, kAttentionQueryTokensMax));
+    }
+    if (sequence.q_tokens == 0 || sequence.kv_tokens < 0 ||
+        sequence.kv_tokens > static_cast<int64_t>(sequence.table.size()) * pages.page_tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("sequence %d: %d query tokens, %d KV tokens over a table of %d pages", s,
+                          sequence.q_tokens, sequence.kv_tokens, sequence.table.size()));
+    }
+    const int64_t begin = result.Attended(sequence, 0).first;
+    const int64_t end = result.Attended(sequence, sequence.q_tokens - 1).second;
+    for (int64_t page = begin / pages.page_tokens; page * pages.page_tokens < end; ++page) {
+      if (sequence.table[page] < 0 || sequence.table[page] >= pages.pages) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("sequence %d: page %d of its table is %d, of %d", s, page,
+                            sequence.table[page], pages.pages));
+      }
+    }
+    const int64_t split =
+        options.split_tokens == 0 ? std::max<int64_t>(end, 1) : int64_t{options.split_tokens};
+    uint32_t splits = 0;
+    for (int64_t at = begin / split * split; at < end; at += split, ++splits) {
+      for (uint32_t head = 0; head < pages.kv_heads; ++head) {
+        result.items_.push_back({static_cast<uint32_t>(s), head, splits, std::max(at, begin),
+                                 std::min(at + split, end)});
+      }
+    }
+    result.first_row_.push_back(rows);
+    result.first_state_.push_back(states);
+    result.splits_.push_back(splits);
+    rows += sequence.q_tokens * options.q_heads;
+    states += splits * sequence.q_tokens * options.q_heads;
+  }
+  result.outs_.resize(states * pages.v_dim);
+  result.lses_.resize(states);
+  return result;
+}
+
+void PagedAttention::Run(size_t index, const float* q) {
+  const Item& item = items_[index];
+  const AttentionSequence& sequence = sequences_[item.sequence];
+  const uint32_t group = options_.q_heads / pages_.kv_heads;
+  const uint32_t rows = sequence.q_tokens * group;
+  const uint32_t k_dim = pages_.k_dim, v_dim = pages_.v_dim;
+  const float scale = options_.scale * pages_.k_scale;
+  std::vector<float> scaled(rows * size_t{k_dim}), out(rows * size_t{v_dim}), lse(rows);
+  std::vector<int64_t> first(rows), last(rows);
+  // Of the sequence's rows [token][query head], those of this KV head.
+  const auto row_of = [&](uint32_t row) {
+    return row / group * size_t{options_.q_heads} + item.head * group + row % group;
+  };
+  for (uint32_t row = 0; row < rows; ++row) {
+    const float* const from = q + (first_row_[item.sequence] + row_of(row)) * k_dim;
+    for (uint32_t d = 0; d < k_dim; ++d) scaled[row * size_t{k_dim} + d] = from[d] * scale;
+    std::tie(first[row], last[row]) = Attended(sequence, row / group);
+  }
+  Attend({.pages = &pages_,
+          .table = sequence.table.data(),
+          .head = item.head,
+          .begin = item.begin,
+          .end = item.end,
+          .rows = rows,
+          .q = scaled.data(),
+          .first = first.data(),
+          .last = last.data(),
+          .soft_cap = options_.soft_cap,
+          .out = out.data(),
+          .lse = lse.data()});
+  const size_t split_rows = sequence.q_tokens * size_t{options_.q_heads};
+  const size_t state = first_state_[item.sequence] + item.split * split_rows;
+  for (uint32_t row = 0; row < rows; ++row) {
+    lses_[state + row_of(row)] = lse[row];
+    std::copy_n(&out[row * size_t{v_dim}], v_dim, &outs_[(state + row_of(row)) * v_dim]);
+  }
+}
+
+void PagedAttention::Finish(std::span<const float> sinks, float* out, float* lse) const {
+  KV_CHECK(sinks.empty() || sinks.size() == options_.q_heads);
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    const size_t rows = sequences_[s].q_tokens * size_t{options_.q_heads};
+    std::vector<AttentionState> states;
+    for (uint32_t split = 0; split < splits_[s]; ++split) {
+      const size_t at = first_state_[s] + split * rows;
+      states.push_back({&outs_[at * pages_.v_dim], &lses_[at]});
+    }
+    std::vector<float> sink_of_row;
+    for (size_t row = 0; row < rows && !sinks.empty(); ++row) {
+      sink_of_row.push_back(sinks[row % options_.q_heads]);
+    }
+    MergeStates(states, rows, pages_.v_dim, sink_of_row, out + first_row_[s] * pages_.v_dim,
+                lse + first_row_[s]);
+  }
+}
+
+void MergeStates(std::span<const AttentionState> states, size_t rows, size_t dim,
+                 std::span<const float> sinks, float* out, float* lse) {
+  std::vector<double> weights(states.size()), sums(dim);
+  for (size_t row = 0; row < rows; ++row) {
+    float largest = sinks.empty() ? kNothing : sinks[row];
+    bool is_nan = false;
+    for (const AttentionState& state : states) {
+      largest = std::max(largest, state.lse[row]);
+      is_nan |= std::isnan(state.lse[row]);
+    }
+    if (is_nan) largest = std::numeric_limits<float>::quiet_NaN();
+    double total =
+        sinks.empty() || largest == kNothing ? 0 : std::exp(double{sinks[row]} - largest);
+    for (size_t i = 0; i < states.size(); ++i) {
+      const float part = states[i].lse[row];
+      weights[i] = part == kNothing ? 0 : std::exp(double{part} - largest);
+      total += weights[i];
+    }
+    // In double a product of two floats is exact, so that the order of two parts cannot matter.
+    std::ranges::fill(sums, 0.0);
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (states[i].lse[row] == kNothing) continue;  // 0 is no shield from what is not finite
+      const float weight = static_cast<float>(weights[i] / total);
+      const float* const part = states[i].out + row * dim;
+      for (size_t d = 0; d < dim; ++d) sums[d] += double{weight} * part[d];
+    }
+    for (size_t d = 0; d < dim; ++d) out[row * dim + d] = static_cast<float>(sums[d]);
+    lse[row] = total == 0 ? kNothing : static_cast<float>(largest + std::log(total));
+  }
+}
+
+float NaturalLse(float lse, LseBase base) {
+  return base == LseBase::kTwo ? static_cast<float>(lse * 0.69314718055994531) : lse;
+}
+
+}  // namespace kvarve
