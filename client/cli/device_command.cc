@@ -87,12 +87,6 @@ class Lister final : public LogOwner {
       bytes += record.stored_len;
     }
   }
-  void OnWritten(const AppendBlock&, const BlockLocation&) override {}
-  void OnNotWritten(const AppendBlock&, const absl::Status&) override {}
-  void ChooseSurvivors(const SegmentTable&, bool, std::vector<bool>*) override {}
-  void OnMoved(const NamespaceId&, const BlockRecord&, const BlockLocation&,
-               const BlockLocation&) override {}
-  void OnReclaimed(const SegmentTable&) override {}
 
   std::vector<SegmentTable> tables;
   uint64_t blocks = 0, bytes = 0;

@@ -242,7 +242,10 @@ uint64_t ParentHash(const BlockKey& parent) {
 
 bool ValidRecord(const BlockRecord& record, size_t namespaces, uint64_t end_page) {
   if (record.ns_ref >= namespaces) return false;
-  if (record.is_erase()) return record.stored_len == 0 && record.off4k == 0;
+  if (record.is_erase()) {
+    return record.stored_len == 0 && record.off4k == 0 &&
+           (record.key_len == 0 || record.key_len == 16 || record.key_len == 32);
+  }
   return (record.key_len == 16 || record.key_len == 32) && record.stored_len > 0 &&
          record.stored_len <= kMaxBlockBytes && record.raw_len > 0 &&
          record.raw_len <= kMaxBlockBytes && record.off4k > 1 && record.off4k < end_page &&

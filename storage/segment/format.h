@@ -85,7 +85,8 @@ std::optional<SegmentHeader> ParseSegmentHeader(std::span<const std::byte, kUnit
 
 // One block, as it lies in descriptors, footers and catalogue values.
 struct BlockRecord {
-  static constexpr uint8_t kErase = 1;  // of `flags`: no block; earlier ones of the namespace went
+  // Of `flags`: no block. Earlier ones of the namespace went, or, with a key, those of the key.
+  static constexpr uint8_t kErase = 1;
 
   BlockKey key;             // zeros behind a 16-byte key
   uint64_t c64_stored = 0;  // BlockChecksum of the stored bytes
@@ -107,6 +108,7 @@ struct BlockRecord {
   uint32_t depth() const { return depth_flags & 0xffffff; }
   uint8_t flags() const { return static_cast<uint8_t>(depth_flags >> 24); }
   bool is_erase() const { return (flags() & kErase) != 0; }
+  bool is_erase_of_key() const { return is_erase() && key_len != 0; }
   uint64_t pages() const { return (uint64_t{stored_len} + kUnit - 1) / kUnit; }
 };
 static_assert(sizeof(BlockRecord) == 96 && std::is_trivially_copyable_v<BlockRecord>);

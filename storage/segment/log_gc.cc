@@ -182,7 +182,8 @@ void SegmentLog::Maintain() {
     if (!r.Reclaim(*failing, /*evacuate=*/true)) break;
   }
   const uint64_t goal = std::min<uint64_t>(r.options.free_slots_goal, r.slots.size() / 4);
-  while (r.CountSlots(SlotState::kFree) < goal && r.ReclaimOldest()) {
+  const auto ready = [&r] { return r.CountSlots(SlotState::kFree) + (r.ahead ? 1 : 0); };
+  while (ready() < goal && r.ReclaimOldest()) {
   }
 }
 

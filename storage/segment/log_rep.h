@@ -58,9 +58,12 @@ struct SegmentLog::Rep {
 
   // ---- Of the flusher alone.
   std::array<std::unique_ptr<SegmentWriter>, kStreams> open;
+  // The next segment for new blocks: opened while the one before fills, as a sync may take long.
+  std::unique_ptr<SegmentWriter> ahead;
   std::vector<std::unique_ptr<SegmentWriter>> sealing;
   uint32_t next_segment = 1;
-  uint32_t next_slot = 0;  // where the search for a free one begins
+  uint64_t newest_written = 0;  // the newest segment that has a frame
+  uint32_t next_slot = 0;       // where the search for a free one begins
   uint32_t failures_in_a_row = 0;
   std::set<uint64_t> evacuated;  // suspect segments whose blocks were moved
 
@@ -100,6 +103,11 @@ struct SegmentLog::Rep {
   // ---- segment_log.cc: the flusher's.
   // A slot for `stream`: a free one, else one reclaimed, if there may be reclaiming.
   std::optional<uint32_t> TakeSlot(StreamClass stream, bool may_reclaim);
+  // A segment in the slot that is not opened yet.
+  std::unique_ptr<SegmentWriter> NewWriter(StreamClass stream, uint32_t slot);
+  void OpenAhead();  // if there is a slot to spare
+  bool TakeAhead();  // makes it the open one; false: there is none, or it cannot be written
+  void DropAhead();
   // The open segment of the stream, if need be a new one. Null: no slot, or the device is off.
   SegmentWriter* Writer(StreamClass stream, bool may_reclaim);
   // Appends, and tries once more what a failed segment left behind.

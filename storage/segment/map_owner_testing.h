@@ -11,6 +11,7 @@
 #include "storage/base/mutex.h"
 #include "storage/block/checksum.h"
 #include "storage/io/aligned_buffer.h"
+#include "storage/segment/erased_seqs.h"
 #include "storage/segment/segment_log.h"
 #include "storage/testing/block_generator.h"
 
@@ -26,14 +27,11 @@ class MapOwner final : public LogOwner {
 
   void OnRecovered(const SegmentTable& table) override {
     MutexLock lock(&mutex_);
-    for (const BlockRecord& record : table.records) {
-      const NamespaceId& ns = table.namespaces[record.ns_ref];
-      if (record.is_erase()) erases_[ns] = std::max(erases_[ns], record.seq);
-    }
-    for (const BlockRecord& record : table.records) {
-      const NamespaceId& ns = table.namespaces[record.ns_ref];
-      if (record.is_erase() || record.seq < erases_[ns]) continue;
-      known_.try_emplace({ns, record.key.bytes},
+    const std::vector<bool> living = erased_.Living(table);
+    for (size_t i = 0; i < living.size(); ++i) {
+      const BlockRecord& record = table.records[i];
+      if (!living[i]) continue;
+      known_.try_emplace({table.namespaces[record.ns_ref], record.key.bytes},
                          Known{record, {table.facts.segment_id, record.off4k}});
     }
   }
@@ -87,7 +85,7 @@ class MapOwner final : public LogOwner {
  private:
   mutable Mutex mutex_;
   std::map<Name, Known> known_ ABSL_GUARDED_BY(mutex_);
-  std::map<NamespaceId, uint64_t> erases_ ABSL_GUARDED_BY(mutex_);
+  ErasedSeqs erased_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::StatusCode> refusals_ ABSL_GUARDED_BY(mutex_);
 };
 

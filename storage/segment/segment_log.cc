@@ -60,6 +60,7 @@ SegmentLog::~SegmentLog() {
     size_t pending = r.reads;
     for (const auto& writer : r.open) pending += writer ? writer->iosLocked() : 0;
     for (const auto& writer : r.sealing) pending += writer->iosLocked();
+    if (r.ahead) pending += r.ahead->iosLocked();
     return pending == 0;
   });
 }
@@ -138,56 +139,97 @@ std::optional<uint32_t> SegmentLog::Rep::TakeSlot(StreamClass stream, bool may_r
   }
 }
 
+std::unique_ptr<SegmentWriter> SegmentLog::Rep::NewWriter(StreamClass stream, uint32_t slot) {
+  SegmentHeader header;
+  header.uuid = superblock.uuid;
+  header.slot = slot;
+  header.segment_id = superblock.epoch << 32 | next_segment++;
+  header.stream = stream;
+  header.boot_id = superblock.epoch;
+  header.opened_at = Now();
+  {
+    MutexLock lock(&gate.mutex);
+    Slot& of = slots[slot];
+    header.generation = ++of.generation;
+    of.state = SlotState::kOpen;
+    of.segment_id = header.segment_id;
+    of.opened_at = header.opened_at;
+    of.stream = stream;
+    of.strikes = 0;
+    of.stale_first_seq = std::min(of.stale_first_seq, of.first_seq);
+    of.first_seq = std::numeric_limits<uint64_t>::max();
+    slot_of[header.segment_id] = slot;
+    stats.device_bytes += kUnit;
+  }
+  const SegmentWriter::Place place{device, &gate,      SlotOffset(slot), superblock.segment_bytes,
+                                   key,    options.bug};
+  return std::make_unique<SegmentWriter>(
+      place, header,
+      [this, stream](const AppendBlock& block, const BlockRecord& record, uint64_t segment_id) {
+        {
+          MutexLock lock(&gate.mutex);
+          ++stats.appended_blocks;
+          stats.appended_bytes += record.stored_len;
+        }
+        const BlockLocation at{segment_id, record.off4k};
+        if (record.is_erase()) {
+          erases_written[static_cast<int>(stream)].fetch_add(1);
+        } else if (stream == StreamClass::kFresh) {
+          AppendBlock told = block;
+          told.record = record;
+          owner->OnWritten(told, at);
+        } else {
+          const BlockLocation from{moving_segment, static_cast<uint32_t>(block.cookie)};
+          owner->OnMoved(block.ns, record, from, at);
+        }
+      });
+}
+
+void SegmentLog::Rep::OpenAhead() {
+  if (options.bug == PlantedBug::kFramesBeforeHeader) return;
+  const auto slot = TakeSlot(StreamClass::kFresh, /*may_reclaim=*/false);
+  if (!slot) return;
+  ahead = NewWriter(StreamClass::kFresh, *slot);
+  ahead->OpenAhead();
+}
+
+bool SegmentLog::Rep::TakeAhead() {
+  if (ahead == nullptr) return false;
+  WaitFor([&] { return ahead->iosLocked() == 0; });
+  if (ahead->is_open()) {
+    open[static_cast<int>(StreamClass::kFresh)] = std::move(ahead);
+    return true;
+  }
+  KvLog(LogLevel::kWarning, "a segment cannot be opened",
+        {{"reason", device->info().path + ": opening it ahead failed"}});
+  WriteFailed();
+  {
+    MutexLock lock(&gate.mutex);
+    Vacate(ahead->header().slot, SlotState::kSuspect);
+  }
+  ahead.reset();
+  return false;
+}
+
+void SegmentLog::Rep::DropAhead() {
+  if (ahead == nullptr) return;
+  WaitFor([&] { return ahead->iosLocked() == 0; });
+  {
+    MutexLock lock(&gate.mutex);
+    Vacate(ahead->header().slot, SlotState::kFree);
+  }
+  ahead.reset();
+}
+
 SegmentWriter* SegmentLog::Rep::Writer(StreamClass stream, bool may_reclaim) {
   std::unique_ptr<SegmentWriter>& writer = open[static_cast<int>(stream)];
+  if (writer == nullptr && stream == StreamClass::kFresh && TakeAhead()) reclaims_in_vain = 0;
   for (int i = 0; writer == nullptr && i < kOpenTries; ++i) {
     const std::optional<uint32_t> slot = TakeSlot(stream, may_reclaim);
     // Reclaiming may have written, and failed at it or opened the stream's next segment.
     if (writer != nullptr) break;
     if (!slot || failures_in_a_row >= options.write_failures_max) return nullptr;
-    SegmentHeader header;
-    header.uuid = superblock.uuid;
-    header.slot = *slot;
-    header.segment_id = superblock.epoch << 32 | next_segment++;
-    header.stream = stream;
-    header.boot_id = superblock.epoch;
-    header.opened_at = Now();
-    {
-      MutexLock lock(&gate.mutex);
-      Slot& of = slots[*slot];
-      header.generation = ++of.generation;
-      of.state = SlotState::kOpen;
-      of.segment_id = header.segment_id;
-      of.opened_at = header.opened_at;
-      of.stream = stream;
-      of.strikes = 0;
-      of.stale_first_seq = std::min(of.stale_first_seq, of.first_seq);
-      of.first_seq = std::numeric_limits<uint64_t>::max();
-      slot_of[header.segment_id] = *slot;
-      stats.device_bytes += kUnit;
-    }
-    const SegmentWriter::Place place{
-        device, &gate, SlotOffset(*slot), superblock.segment_bytes, key, options.bug};
-    auto fresh = std::make_unique<SegmentWriter>(
-        place, header,
-        [this, stream](const AppendBlock& block, const BlockRecord& record, uint64_t segment_id) {
-          {
-            MutexLock lock(&gate.mutex);
-            ++stats.appended_blocks;
-            stats.appended_bytes += record.stored_len;
-          }
-          const BlockLocation at{segment_id, record.off4k};
-          if (record.is_erase()) {
-            erases_written[static_cast<int>(stream)].fetch_add(1);
-          } else if (stream == StreamClass::kFresh) {
-            AppendBlock told = block;
-            told.record = record;
-            owner->OnWritten(told, at);
-          } else {
-            const BlockLocation from{moving_segment, static_cast<uint32_t>(block.cookie)};
-            owner->OnMoved(block.ns, record, from, at);
-          }
-        });
+    std::unique_ptr<SegmentWriter> fresh = NewWriter(stream, *slot);
     const absl::Status opened = fresh->Open();
     if (opened.ok()) {
       writer = std::move(fresh);
@@ -279,6 +321,9 @@ void SegmentLog::Rep::AppendAll(StreamClass stream, std::span<const AppendBlock>
       uint64_t& first = slots[writer->header().slot].first_seq;
       first = std::min(first, first_seq);
     }
+    newest_written = std::max(newest_written, writer->header().segment_id);
+    const bool is_half_full = writer->written_bytes() > superblock.segment_bytes / 2;
+    if (is_half_full && stream == StreamClass::kFresh && ahead == nullptr) OpenAhead();
     blocks = blocks.subspan(count);
     Pump(may_reclaim);
   }
@@ -399,23 +444,37 @@ void SegmentLog::Seal() {
   rep_->DrainAll(rep_->recovered.load());
 }
 
-// Both streams begin a segment behind the erase, so that whoever reads segments from the newest
-// sees it before every block that it takes away.
-absl::Status SegmentLog::Erase(const NamespaceId& ns) {
-  Seal();
-  AppendBlock erase;
-  erase.ns = ns;
-  erase.record.depth_flags = uint32_t{BlockRecord::kErase} << 24;
-  const uint64_t before = rep_->erases_written[0].load();
-  rep_->AppendAll(StreamClass::kFresh, std::span(&erase, 1), 0, rep_->recovered.load());
-  rep_->DrainAll(rep_->recovered.load());
-  if (rep_->erases_written[0].load() == before) {
+// Whoever reads segments from the newest sees the erase before every block that it takes away: it
+// goes into the newest there is, and survivors, which are older blocks, into a later one. What was
+// to be written again has been by then.
+absl::Status SegmentLog::Erase(const NamespaceId& ns, std::span<const BlockKey> keys) {
+  Rep& r = *rep_;
+  r.DrainAll(r.recovered.load());
+  const auto is_older = [&r](const std::unique_ptr<SegmentWriter>& writer) {
+    return writer != nullptr && writer->header().segment_id < r.newest_written;
+  };
+  if (is_older(r.open[static_cast<int>(StreamClass::kFresh)])) r.Close(StreamClass::kFresh);
+  if (is_older(r.ahead)) r.DropAhead();
+  if (r.open[static_cast<int>(StreamClass::kSurvivor)] != nullptr) r.Close(StreamClass::kSurvivor);
+  std::vector<AppendBlock> erases(std::max<size_t>(keys.size(), 1));
+  for (AppendBlock& erase : erases) {
+    erase.ns = ns;
+    erase.record.depth_flags = uint32_t{BlockRecord::kErase} << 24;
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    erases[i].record.key = keys[i];
+    erases[i].record.key_len = BlockKey::kMaxBytes;
+  }
+  const uint64_t before = r.erases_written[0].load();
+  r.AppendAll(StreamClass::kFresh, erases, 0, r.recovered.load());
+  r.DrainAll(r.recovered.load());
+  if (r.erases_written[0].load() != before + erases.size()) {
     return absl::UnavailableError(absl::StrFormat(
         "%s: the erase could not be written: blocks of the namespace may come back with the next "
         "start",
-        rep_->device->info().path));
+        r.device->info().path));
   }
-  return SyncNow(rep_->device, IoClass::kFlush);
+  return SyncNow(r.device, IoClass::kFlush);
 }
 
 }  // namespace kvarve

@@ -40,30 +40,28 @@ struct BlockLocation {
   friend bool operator==(const BlockLocation&, const BlockLocation&) = default;
 };
 
-// Who decides what exists.
+// Who decides what exists. One that only looks needs no more than OnRecovered.
 class LogOwner {
  public:
   virtual ~LogOwner() = default;
   // A segment found by Recover, the newest first; of a block that is known already nothing is to be
-  // done. An erase (BlockRecord::is_erase) takes away all blocks of its namespace with a smaller
-  // seq, those reported later too.
+  // done. Erases among the records take away others (erased_seqs.h).
   virtual void OnRecovered(const SegmentTable& table) = 0;
   // Complete: readable, and found again after the end of the process.
-  virtual void OnWritten(const AppendBlock& block, const BlockLocation& at) = 0;
+  virtual void OnWritten(const AppendBlock& block, const BlockLocation& at) {}
   // Given up after a second try; `why` says so.
-  virtual void OnNotWritten(const AppendBlock& block, const absl::Status& why) = 0;
+  virtual void OnNotWritten(const AppendBlock& block, const absl::Status& why) {}
   // Sealed and synced: found again after a power loss.
   virtual void OnSealed(uint64_t segment_id) {}
   // Before a segment is reclaimed: sets keep[i] for the records worth carrying on; with `evacuate`,
   // because the segment is failing, for all that are still there.
-  virtual void ChooseSurvivors(const SegmentTable& table, bool evacuate,
-                               std::vector<bool>* keep) = 0;
+  virtual void ChooseSurvivors(const SegmentTable& table, bool evacuate, std::vector<bool>* keep) {}
   // A survivor lies elsewhere now. To be taken only if the owner still has it at `from`.
   virtual void OnMoved(const NamespaceId& ns, const BlockRecord& record, const BlockLocation& from,
-                       const BlockLocation& to) = 0;
+                       const BlockLocation& to) {}
   // Every location in the segment is void; reads of them miss. The table has no records when it
   // could not be read any more.
-  virtual void OnReclaimed(const SegmentTable& table) = 0;
+  virtual void OnReclaimed(const SegmentTable& table) {}
 };
 
 struct LogOptions {
@@ -152,9 +150,9 @@ class SegmentLog {
   void Seal();
   // Reclaims until the goal of free slots is met; evacuates suspect segments. Needs Recover.
   void Maintain();
-  // Everything of the namespace that was appended until now stays away, in later starts too. The
-  // owner has forgotten it before.
-  absl::Status Erase(const NamespaceId& ns);
+  // What was appended until now of the namespace, or of these keys of it, stays away, in later
+  // starts too. The owner has forgotten it before.
+  absl::Status Erase(const NamespaceId& ns, std::span<const BlockKey> keys = {});
   // Verifies every block of the sealed segment after `segment_id`. Returns its id; 0: there is
   // none.
   uint64_t Scrub(uint64_t segment_id);

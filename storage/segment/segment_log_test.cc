@@ -228,6 +228,23 @@ TEST_F(SegmentLogTest, ATornNewestHeaderReissuesNoId) {
   }
 }
 
+// When the next segment is needed its header has been durable for a while.
+TEST_F(SegmentLogTest, TheNextSegmentIsOpenedAhead) {
+  Format(256 << 10, 8);
+  Open();
+  Put(1, 0, 5, 9000);
+  EXPECT_EQ(log_->Stats().slots[static_cast<int>(SlotState::kOpen)], 1u);
+  Put(1, 5, 10, 9000);
+  EXPECT_EQ(log_->Stats().slots[static_cast<int>(SlotState::kOpen)], 2u);
+  Put(1, 15, 20, 9000);
+  EXPECT_GT(log_->Stats().segments_sealed, 0u);
+  // One that nothing was written to is a free slot at the next start.
+  log_.reset();
+  Open();
+  for (uint64_t n = 0; n < 35; ++n) EXPECT_TRUE(Good(1, n)) << n;
+  EXPECT_EQ(log_->Stats().slots[static_cast<int>(SlotState::kOpen)], 0u);
+}
+
 TEST_F(SegmentLogTest, OpensOnlyTheDeviceThatIsMeant) {
   Format(256 << 10, 8);
   MapOwner owner;

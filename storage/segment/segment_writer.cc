@@ -34,6 +34,30 @@ absl::Status SegmentWriter::Open() {
   return SyncNow(place_.device, IoClass::kFlush);
 }
 
+void SegmentWriter::OpenAhead() {
+  const std::span<std::byte, kUnit> page(header_page_.data(), kUnit);
+  last_crc_ = EncodeSegmentHeader(header_, place_.key, page);
+  no_trailer_ = AlignedBuffer(kUnit);
+  const auto synced = [this](bool ok) {
+    MutexLock lock(&place_.gate->mutex);
+    is_open_ = ok;
+  };
+  const auto sync = [this, synced](bool ok) {
+    if (ok) SubmitIo(IoOp::kSync, 0, {}, synced);
+  };
+  const auto write_no_trailer = [this, sync](bool ok) {
+    if (!ok) return;
+    SubmitIo(IoOp::kWrite, place_.offset + place_.segment_bytes - kUnit,
+             {{no_trailer_.data(), no_trailer_.size()}}, sync);
+  };
+  SubmitIo(IoOp::kWrite, place_.offset, {{page.data(), page.size()}}, write_no_trailer);
+}
+
+bool SegmentWriter::is_open() const {
+  MutexLock lock(&place_.gate->mutex);
+  return is_open_;
+}
+
 size_t SegmentWriter::Fitting(std::span<const AppendBlock> blocks) const {
   const uint64_t pages = place_.segment_bytes / kUnit;
   std::vector<NamespaceId> in_frame;

@@ -62,6 +62,9 @@ class SegmentWriter {
   // any frame is submitted: neither a power loss nor a failure may bring back the segment that was
   // here before, half overwritten.
   absl::Status Open();
+  // The same without waiting: what became of it is known when ios() is 0.
+  void OpenAhead();
+  bool is_open() const;
 
   // How many leading blocks the next frame takes; 0: the segment is full.
   size_t Fitting(std::span<const AppendBlock> blocks) const;
@@ -119,11 +122,13 @@ class SegmentWriter {
   uint64_t planned_records_ = 0;
   std::map<NamespaceId, uint16_t> planned_namespaces_;
   AlignedBuffer header_page_;
+  AlignedBuffer no_trailer_;
   AlignedBuffer footer_;
 
   // Under the gate's mutex.
   size_t ios_ = 0;
   std::deque<FrameInFlight> frames_;  // not yet complete, in order; addresses are stable
+  bool is_open_ = false;              // of OpenAhead
   bool broken_ = false;
   SealState seal_state_ = SealState::kOpen;
   SegmentTable table_;

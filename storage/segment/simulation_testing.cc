@@ -97,7 +97,7 @@ SimOutcome Simulation::Run(int lives, int steps) {
 void Simulation::Start() {
   ++outcome_.restarts;
   known_.clear();
-  erases_.clear();
+  erases_ = {};
   sealed_.clear();
   disk_->SetPlan({});
   if (kind_ == SimKind::kLying) disk_->SetPlan({.flipped_read = 50});
@@ -127,7 +127,7 @@ void Simulation::Start() {
   // Recovering changes nothing that recovering finds.
   std::map<Name, Known> first;
   first.swap(known_);
-  erases_.clear();
+  erases_ = {};
   log_.reset();
   log = SegmentLog::Open(disk_.get(), catalogue_.get(), this, options);
   KV_CHECK(log.ok() && (*log)->Recover().ok());
@@ -219,8 +219,28 @@ void Simulation::StartReads() {
   }
 }
 
+// Some that are there, and some beside them.
+void Simulation::EraseKeys(const NamespaceId& ns) {
+  uint64_t first = Below(kKeys);
+  if (const auto it = known_.lower_bound({ns, first}); it != known_.end()) first = it->first.second;
+  std::vector<BlockKey> keys;
+  std::vector<Name> names;
+  for (uint64_t n = first, end = first + 1 + Below(20); n < end; ++n) {
+    keys.push_back(KeyOf(n));
+    names.emplace_back(ns, n);
+    number_of_[keys.back()] = n;
+    known_.erase(names.back());
+  }
+  maybe_erased_ = true;
+  if (!log_->Erase(ns, keys).ok() || disk_->dead()) return;
+  maybe_erased_ = false;
+  for (const Name& name : names) erased_keys_[name] = max_seq_ + 1;
+  ++outcome_.erases;
+}
+
 void Simulation::EraseOne() {
   const NamespaceId ns = NsOf(Below(kNamespaces));
+  if (OneIn(2)) return EraseKeys(ns);
   std::erase_if(known_, [&](const auto& entry) { return entry.first.first == ns; });
   maybe_erased_ = true;
   if (!log_->Erase(ns).ok() || disk_->dead()) return;
@@ -287,23 +307,21 @@ void Simulation::NewId(uint64_t segment_id) {
 }
 
 void Simulation::OnRecovered(const SegmentTable& table) {
-  for (const BlockRecord& record : table.records) {
-    if (!record.is_erase()) continue;
-    uint64_t& erased = erases_[table.namespaces[record.ns_ref]];
-    erased = std::max(erased, record.seq);
-  }
-  for (const BlockRecord& record : table.records) {
+  const std::vector<bool> living = erases_.Living(table);
+  for (size_t i = 0; i < living.size(); ++i) {
+    const BlockRecord& record = table.records[i];
     const NamespaceId& ns = table.namespaces[record.ns_ref];
     max_seq_ = std::max(max_seq_, record.seq);
-    if (record.is_erase() || record.seq < erases_[ns]) continue;
-    if (kind_ != SimKind::kLying && record.seq < erased_[ns])
-      Fail(absl::StrFormat("an erased block is back: segment %x, seq %x < %x",
-                           table.facts.segment_id, record.seq, erased_[ns]));
+    if (!living[i]) continue;
     const auto number = number_of_.find(record.key);
     if (number == number_of_.end()) {
       Fail("a block that was never put");
       continue;
     }
+    const uint64_t erased = std::max(erased_[ns], erased_keys_[{ns, number->second}]);
+    if (kind_ != SimKind::kLying && record.seq < erased)
+      Fail(absl::StrFormat("an erased block is back: segment %x, seq %x < %x",
+                           table.facts.segment_id, record.seq, erased));
     known_.try_emplace({ns, number->second},
                        Known{record, {table.facts.segment_id, record.off4k}, true});
   }

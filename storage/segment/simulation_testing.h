@@ -23,6 +23,7 @@
 #include "storage/block/checksum.h"
 #include "storage/io/aligned_buffer.h"
 #include "storage/segment/device_format.h"
+#include "storage/segment/erased_seqs.h"
 #include "storage/segment/segment_log.h"
 #include "storage/testing/block_generator.h"
 #include "storage/testing/sim_disk.h"
@@ -105,6 +106,7 @@ class Simulation final : public LogOwner {
   void PutChain();
   void StartReads();
   void EraseOne();
+  void EraseKeys(const NamespaceId& ns);
   void Die();
   void CheckAll();
   bool Check(const Name& name, const Known& known);
@@ -125,7 +127,8 @@ class Simulation final : public LogOwner {
   std::map<Name, Known> known_;
   std::map<Name, Known> must_;              // of the life before
   std::map<NamespaceId, uint64_t> erased_;  // no record with a smaller seq may come back
-  std::map<NamespaceId, uint64_t> erases_;  // seen by this recovery
+  std::map<Name, uint64_t> erased_keys_;    // nor of these
+  ErasedSeqs erases_;                       // seen by this recovery
   std::set<uint64_t> sealed_;               // in this life
   uint64_t max_seq_ = 0;
   uint64_t max_id_ = 0;         // of all lives
