@@ -21,9 +21,6 @@ uint64_t RandomWord() {
   return word | 1;
 }
 
-// Ids looked at in one hold of the mutex while a namespace is emptied.
-constexpr EntryId kIdsPerHold = 16384;
-
 }  // namespace
 
 Cache::Rep::Rep(const CacheOptions& options)
@@ -114,83 +111,6 @@ size_t Cache::Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t
     more = found == slice.size() && hit < keys.size();
   }
   return hit;
-}
-
-// The namespace gets a new dense index at once, so that nothing old can be found; the old entries
-// then go in slices.
-uint64_t Cache::Invalidate(NamespaceHandle ns) {
-  Rep& r = *rep_;
-  NamespaceIndex old = 0;
-  uint64_t removed = 0;
-  EntryId end = 0;
-  bool has_second = true;            // index to go on with
-  std::shared_ptr<const void> open;  // not forgotten before the old entries are gone
-  DeviceTier::Clearing on_devices;
-  const auto remove_slice = [&](EntryId begin, EntryId slice_end) {
-    r.index->ForEachRange(begin, slice_end, old, [&](EntryId id) {
-      r.Remove(id, /*tell=*/false);
-      ++removed;
-    });
-  };
-  {
-    MutexLock lock(&r.mutex);
-    if (r.FindRecord(ns) == nullptr) return 0;
-    NamespaceRecord& record = r.Record(ns);
-    open = record.info.open;
-    old = record.index;
-    ++record.epoch;
-    r.events.Add(CacheEventKind::kCleared, record.name, BlockKey{}, 0);
-    if (r.tier != nullptr) on_devices = r.tier->BeginClear(record);
-    end = r.index->capacity_ids();
-    if (r.free_indices.empty()) {  // empty this one while nobody looks
-      remove_slice(0, end);
-      end = 0;
-      has_second = false;
-    } else {
-      record.index = r.free_indices.back();
-      r.free_indices.pop_back();
-      // What still lies in the old index is cleared already: its leaving is no event.
-      r.handle_of_index[old] = Rep::kNoHandle;
-      r.handle_of_index[record.index] = ns;
-    }
-  }
-  for (EntryId begin = 0; begin < end;) {
-    const EntryId slice_end = end - begin > kIdsPerHold ? begin + kIdsPerHold : end;
-    MutexLock lock(&r.mutex);
-    remove_slice(begin, slice_end);
-    begin = slice_end;
-  }
-  if (r.tier != nullptr) {
-    const absl::Status erased = r.tier->FinishClear(on_devices);
-    if (!erased.ok()) {
-      KvLog(LogLevel::kError,
-            "an erase is not on every device: blocks may come back with a restart",
-            {{"reason", erased.ToString()}});
-    }
-  }
-  MutexLock lock(&r.mutex);
-  // Used again as late as possible.
-  if (has_second) r.free_indices.insert(r.free_indices.begin(), old);
-  r.counters.invalidated_blocks += removed;
-  return std::max(removed, on_devices.blocks);
-}
-
-uint64_t Cache::InvalidateKeys(NamespaceHandle ns, std::span<const BlockKey> keys) {
-  KV_CHECK(keys.size() <= kMaxKeysPerCall);
-  uint64_t removed = 0;
-  for (size_t begin = 0; begin < keys.size(); begin += kKeysPerHold) {
-    MutexLock lock(&rep_->mutex);
-    for (const BlockKey& key : keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin))) {
-      const EntryId id = rep_->index->Find(rep_->Record(ns).index, key);
-      const bool was_on_device =
-          rep_->tier != nullptr && rep_->tier->Forget(rep_->Record(ns), key, id);
-      if (id == kNoEntry && !was_on_device) continue;
-      if (id != kNoEntry) rep_->Remove(id);
-      ++removed;
-      ++rep_->counters.invalidated_blocks;
-    }
-  }
-  return removed;
 }
 
 bool Cache::ReportCorrupt(NamespaceHandle ns, const BlockKey& key) {

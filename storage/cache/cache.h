@@ -30,6 +30,7 @@
 #include "storage/block/namespace.h"
 #include "storage/cache/device_stats.h"
 #include "storage/cache/event_ring.h"
+#include "storage/cache/planted_tier_bug.h"
 #include "storage/cache/quota.h"
 #include "storage/catalogue/catalogue.h"
 #include "storage/index/index.h"
@@ -50,6 +51,7 @@ struct DeviceTierOptions {
   int64_t scrub_nanos = 0;             // an idle device verifies a segment so often; 0: never
   // Called for each block that is complete on a device, without a lock. For tests.
   std::function<void(const AppendBlock& block)> on_written;
+  PlantedTierBug bug = PlantedTierBug::kNone;  // tests only
 };
 
 struct CacheOptions {
@@ -81,6 +83,12 @@ struct NamespaceInfo {
   std::string tenant;
   std::string model;
   std::shared_ptr<const void> open;
+};
+
+// A namespace that is open, or that only devices know.
+struct StoredNamespace {
+  NamespaceId id;
+  std::string tenant;  // empty: not known, as long as no client has opened it
 };
 
 // Whose leases these are: one a session of the plane, with its process as the parent. The plane
@@ -210,6 +218,8 @@ class Cache {
   // returns. Fewer than Lookup said: a device failed, or the host tier has no room.
   void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
             std::function<void(size_t blocks)> done);
+  // The same, waited for.  BLOCKS: on the devices.
+  size_t LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class);
 
   // Leases the leading blocks found, and touches them. With `hold_nanos` > 0 the lease is a hold:
   // it ends by itself then (ExpireHolds), and touches nothing.
@@ -236,7 +246,15 @@ class Cache {
   // nothing), on devices too, where that is durable when it returns. Returns the blocks removed: 0
   // too when the namespace was forgotten meanwhile.
   uint64_t Invalidate(NamespaceHandle ns);
+  // The same of these blocks.
   uint64_t InvalidateKeys(NamespaceHandle ns, std::span<const BlockKey> keys);
+
+  // Empties a namespace in both tiers, whether anybody has it open or not. Returns the blocks
+  // removed. Unavailable: a device could not be written to, and what it has may come back with the
+  // next start.  BLOCKS: on the devices.
+  absl::StatusOr<uint64_t> Erase(const NamespaceId& id);
+  // The namespaces that are open, and those of which devices have blocks.
+  std::vector<StoredNamespace> StoredNamespaces() const;
 
   // A client found other bytes than the checksum says. Verifies here; removes and counts if it is
   // true.

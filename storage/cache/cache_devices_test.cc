@@ -142,10 +142,44 @@ TEST(CacheDevicesTest, AKeyThatIsInvalidatedIsGoneInBothTiers) {
   EXPECT_EQ(node.cache().Lookup(ns.handle, chain), 5u);
   node.faults().Set(&testing::DeviceFaults::hold_writes, true);
   ASSERT_EQ(node.PutAll(ns, dirty), 4u);
-  EXPECT_EQ(node.cache().InvalidateKeys(ns.handle, std::span(dirty).subspan(2, 1)), 1u);
+  std::thread invalidates([&] {
+    EXPECT_EQ(node.cache().InvalidateKeys(ns.handle, std::span(dirty).subspan(2, 1)), 1u);
+  });
+  while (node.cache().Lookup(ns.handle, dirty) == 4u) std::this_thread::yield();
   node.faults().ReleaseWrites();
+  invalidates.join();
   ASSERT_TRUE(node.WaitDevices());
   EXPECT_EQ(node.cache().Lookup(ns.handle, dirty), 2u);
+  // It was put again: what went is what was there before.
+  ASSERT_EQ(node.PutAll(ns, dirty), 4u);
+  ASSERT_TRUE(node.WaitDevices());
+  for (const bool loses_catalogue : {false, true}) {
+    node.Crash(loses_catalogue);
+    ASSERT_TRUE(node.WaitDevices());
+    const NamespaceInfo again = node.Open();
+    EXPECT_EQ(node.cache().Lookup(again.handle, chain), 5u);
+    EXPECT_EQ(node.Read(again, dirty), 4u);
+  }
+}
+
+// What was not admitted when it was put is admitted when it is read again and there is room for it.
+TEST(CacheDevicesTest, WhatOnlyMemoryHasGoesToADeviceWhenItIsReadAgain) {
+  NodeOptions options;
+  TenantQuota quota;
+  quota.of(Resource::kDeviceBytes).ceiling = 4 * kMiBytes;
+  options.quotas["small"] = quota;
+  TestNode node(options);
+  const NamespaceInfo ns = node.Open("model", "small");
+  const std::vector<BlockKey> chain = KeyChain(1, 40);
+  ASSERT_EQ(node.PutAll(ns, chain), 40u);
+  ASSERT_TRUE(node.WaitDevices());
+  ASSERT_EQ(node.Stats().blocks, 16u);
+  ASSERT_TRUE(node.cache().SetQuota("small", TenantQuota()).ok());
+  EXPECT_EQ(node.Read(ns, chain), 40u);
+  while (node.Stats().blocks < 40) std::this_thread::yield();
+  node.Crash();
+  ASSERT_TRUE(node.WaitDevices());
+  EXPECT_EQ(node.Read(node.Open("model", "small"), chain), 40u);
 }
 
 TEST(CacheDevicesTest, ManyWhoWantTheSameChainReadItOnce) {

@@ -125,10 +125,15 @@ struct Cache::Rep {
                                      const BlockKey* parent, uint32_t depth, SlotRef slot,
                                      uint64_t checksum, uint32_t recompute_us);
 
+  // ---- invalidate.cc
+  // Cache::Invalidate; `erased`: whether it is durable on each device. Takes the mutex itself.
+  uint64_t Clear(NamespaceHandle ns, absl::Status* erased);
+
   // ---- load.cc
   // Cache::Load. Takes the mutex itself.
   void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
             std::function<void(size_t)> done);
+  size_t LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class);
   // How many leading keys are found, in any tier.
   size_t FindAnywhere(const NamespaceRecord& ns, std::span<const BlockKey> keys, size_t* in_host);
 

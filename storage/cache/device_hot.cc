@@ -84,25 +84,6 @@ std::vector<EntryId> DeviceTier::HostByHotness() {
   return ids;
 }
 
-// True: it was handed to a device.
-bool DeviceTier::OfferLate(EntryId id) {
-  const IndexEntry& entry = cache_.index->Get(id);
-  if (!entry.used || !entry.live || dirty_.contains(id)) return false;
-  const NamespaceHandle handle = cache_.handle_of_index[entry.ns];
-  if (handle == Cache::Rep::kNoHandle) return false;
-  const NamespaceRecord& ns = cache_.Record(handle);
-  if (ns.device_ns == kNoDeviceNs || Find(ns, entry.key) != kNoEntry) return false;
-  const BlockKey* parent = nullptr;
-  if (entry.depth > 0) {
-    const EntryId up = cache_.index->LinkedParent(id);
-    if (up == kNoEntry) return false;
-    parent = &cache_.index->Get(up).key;
-  }
-  const size_t before = dirty_.size();
-  Offer(ns, std::span(&id, 1), parent, /*recompute_us=*/0, /*pinned=*/true);
-  return dirty_.size() > before;
-}
-
 void DeviceTier::FlushHostOnly(int64_t deadline_nanos) {
   const std::vector<EntryId> ids = HostByHotness();
   int64_t told = Now();
@@ -112,7 +93,8 @@ void DeviceTier::FlushHostOnly(int64_t deadline_nanos) {
     {
       MutexLock lock(&cache_.mutex);
       const size_t end = std::min(ids.size(), at + kBlocksPerHold);
-      for (; at < end && dirty_bytes_ < DirtyMax(); ++at) handed += OfferLate(ids[at]) ? 1 : 0;
+      for (; at < end && dirty_bytes_ < DirtyMax(); ++at)
+        handed += OfferChain(ids[at], /*pinned=*/true);
       if (dirty_bytes_ >= DirtyMax()) {
         idle_.wait_for(cache_.mutex, std::chrono::milliseconds(5));
       }
@@ -216,23 +198,8 @@ void DeviceTier::PreloadChains(NamespaceHandle handle, std::string_view bytes) {
     if (chain.size() > kMaxKeysPerCall) chain.resize(kMaxKeysPerCall);
     if (!HasRoomFor(handle, chain.size())) break;  // nothing is put out for what may be wanted
     // One at a time: demand comes first.
-    struct Ended {
-      Mutex mutex;
-      CondVar changed;
-      bool done = false;
-      size_t blocks = 0;
-    };
-    const auto ended = std::make_shared<Ended>();
-    cache_.Load(handle, chain, IoClass::kPrefetch, [ended](size_t found) {
-      MutexLock lock(&ended->mutex);
-      ended->done = true;
-      ended->blocks = found;
-      ended->changed.notify_all();
-    });
-    MutexLock lock(&ended->mutex);
-    while (!ended->done) ended->changed.wait(ended->mutex);
+    loaded += cache_.LoadNow(handle, chain, IoClass::kPrefetch);
     ++chains;
-    loaded += ended->blocks;
   }
   if (chains == 0) return;
   KvLog(LogLevel::kInfo, "what was hot is in memory again",

@@ -72,7 +72,7 @@ bool DeviceIndex::Insert(Ns number, const BlockRecord& record, const Place& plac
                                 Pack(place.device, place.at), place.checksum);
   if (!id.ok()) return false;
   ns.stored_bytes = record.stored_len;
-  ++ns.blocks;
+  Count(number, 1);
   if (hits_.size() <= *id) hits_.resize(RoundUp(*id + 1, 4096));
   hits_[*id] = 0;
   return true;
@@ -84,7 +84,7 @@ void DeviceIndex::Hit(EntryId id) {
 
 void DeviceIndex::Remove(EntryId id) {
   const Ns owner = OwnerOf(static_cast<NamespaceIndex>(index_.Get(id).ns));
-  if (owner != kNobody) --namespaces_[owner].blocks;
+  if (owner != kNobody) Count(owner, -1);
   index_.Remove(id);
 }
 
@@ -100,13 +100,13 @@ std::optional<NamespaceIndex> DeviceIndex::BeginClear(Ns number) {
   ++ns.generation;
   const NamespaceIndex old = ns.index;
   if (free_indices_.empty()) {
+    Count(number, -static_cast<int64_t>(ns.blocks));
     ClearSlice(old, 0, ids());
-    ns.blocks = 0;
     return std::nullopt;
   }
   ns.index = free_indices_.back();
   free_indices_.pop_back();
-  ns.blocks = 0;
+  Count(number, -static_cast<int64_t>(ns.blocks));
   owners_[old] = kNobody;
   owners_[ns.index] = number;
   return old;
@@ -152,8 +152,35 @@ void DeviceIndex::RemoveDevice(uint32_t device, EntryId begin, EntryId end) {
 
 uint64_t DeviceIndex::bytes() const {
   uint64_t sum = 0;
-  for (const Namespace& ns : namespaces_) sum += ns.blocks * RoundUp(ns.stored_bytes, kUnit);
+  for (const Tenant& tenant : tenants_) sum += tenant.bytes;
   return sum;
+}
+
+uint64_t DeviceIndex::BytesOf(const Namespace& ns) {
+  return ns.blocks * RoundUp(ns.stored_bytes, kUnit);
+}
+
+void DeviceIndex::Count(Ns number, int64_t blocks) {
+  Namespace& ns = namespaces_[number];
+  uint64_t& bytes = tenants_[ns.tenant].bytes;
+  bytes -= BytesOf(ns);
+  ns.blocks += static_cast<uint64_t>(blocks);
+  bytes += BytesOf(ns);
+}
+
+void DeviceIndex::SetTenant(Ns number, const std::string& tenant) {
+  const auto [it, is_new] =
+      tenant_numbers_.try_emplace(tenant, static_cast<uint32_t>(tenants_.size()));
+  if (is_new) tenants_.push_back({tenant, 0});
+  Namespace& ns = namespaces_[number];
+  tenants_[ns.tenant].bytes -= BytesOf(ns);
+  ns.tenant = it->second;
+  tenants_[ns.tenant].bytes += BytesOf(ns);
+}
+
+uint64_t DeviceIndex::BytesOfTenant(const std::string& tenant) const {
+  const auto it = tenant_numbers_.find(tenant);
+  return it != tenant_numbers_.end() ? tenants_[it->second].bytes : 0;
 }
 
 }  // namespace kvarve

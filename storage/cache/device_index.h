@@ -38,7 +38,7 @@ class DeviceIndex {
     uint32_t generation = 0;    // counts clears
     uint32_t stored_bytes = 0;  // of a block; all of a namespace have as many. 0: none came yet
     uint64_t blocks = 0;
-    std::string tenant;  // empty: not known yet
+    uint32_t tenant = 0;  // into the index's; 0: not known yet
   };
 
   DeviceIndex(uint64_t seed, uint64_t max_entries);
@@ -48,7 +48,10 @@ class DeviceIndex {
   std::optional<Ns> FindNamespace(const NamespaceId& id) const;
   Namespace& at(Ns ns) { return namespaces_[ns]; }
   const Namespace& at(Ns ns) const { return namespaces_[ns]; }
-  const std::vector<Namespace>& namespaces() const { return namespaces_; }
+  Ns namespaces() const { return static_cast<Ns>(namespaces_.size()); }  // numbers below are in use
+  const std::string& TenantOf(Ns ns) const { return tenants_[at(ns).tenant].name; }
+  void SetTenant(Ns ns, const std::string& tenant);
+  uint64_t BytesOfTenant(const std::string& tenant) const;  // stored, in whole pages
 
   // False, and nothing changes: the block is known, of another size than the namespace's others, or
   // there is no room.
@@ -91,12 +94,21 @@ class DeviceIndex {
     uint32_t device = 0;
     uint64_t id = 0;
   };
+  struct Tenant {
+    std::string name;
+    uint64_t bytes = 0;
+  };
+  static uint64_t BytesOf(const Namespace& ns);
+  // One block more or less of the namespace.
+  void Count(Ns ns, int64_t blocks);
   uint64_t Pack(uint32_t device, const BlockLocation& at);
   Ns OwnerOf(NamespaceIndex index) const { return owners_[index]; }
 
   Index index_;
   std::vector<uint8_t> hits_;  // by entry
   std::vector<Namespace> namespaces_;
+  std::vector<Tenant> tenants_ = std::vector<Tenant>(1);  // the first: of whom nothing is known
+  std::map<std::string, uint32_t> tenant_numbers_;
   std::map<NamespaceId, Ns> numbers_;
   std::vector<NamespaceIndex> free_indices_;
   std::vector<Ns> owners_;  // by NamespaceIndex; kNobody: free, or being cleared

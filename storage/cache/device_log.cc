@@ -16,7 +16,8 @@ namespace {
 
 constexpr uint64_t kFrameBytes = kFramePayloadBytes;
 constexpr uint64_t kBatchBytes = 32ull << 20;
-constexpr auto kTick = std::chrono::milliseconds(500);
+constexpr auto kTick = std::chrono::milliseconds(250);
+constexpr int64_t kOfferNanos = 250'000'000;
 constexpr uint32_t kReadFailuresMax = 64;  // in a row, until nothing of the device is used
 // How often a block may be carried on from a segment that ends.
 constexpr uint8_t kLivesMax = 3;
@@ -202,6 +203,7 @@ void DeviceLog::Flush() {
       }
     }
     log_->Maintain();
+    OfferIfDue();
     if (batch.empty() && orders.empty()) ScrubIfDue();
   }
   log_->Drain();
@@ -223,10 +225,16 @@ void DeviceLog::ScrubIfDue() {
   scrubbed_segment_ = log_->Scrub(scrubbed_segment_);  // 0 behind the last: it begins anew
 }
 
+void DeviceLog::OfferIfDue() {
+  if (Now() - offered_nanos_ < kOfferNanos) return;
+  offered_nanos_ = Now();
+  tier_.OfferAgain();
+}
+
 void DeviceLog::Obey(const Order& order) {
   absl::Status status;
   if (order.kind == Order::Kind::kErase) {
-    status = log_->Erase(order.ns);
+    status = log_->Erase(order.ns, order.keys);
   } else {
     log_->Seal();
   }
@@ -253,14 +261,15 @@ absl::Status DeviceLog::Wait(const OrderEnd& end) {
   return end.status;
 }
 
-std::shared_ptr<DeviceLog::OrderEnd> DeviceLog::BeginErase(const NamespaceId& ns) {
-  Order order{Order::Kind::kErase, ns, std::make_shared<OrderEnd>()};
+std::shared_ptr<DeviceLog::OrderEnd> DeviceLog::BeginErase(const NamespaceId& ns,
+                                                           std::span<const BlockKey> keys) {
+  Order order{Order::Kind::kErase, ns, {keys.begin(), keys.end()}, std::make_shared<OrderEnd>()};
   Give(order);
   return order.end;
 }
 
 void DeviceLog::Seal() {
-  const Order order{Order::Kind::kSeal, NamespaceId(), std::make_shared<OrderEnd>()};
+  const Order order{Order::Kind::kSeal, NamespaceId(), {}, std::make_shared<OrderEnd>()};
   Give(order);
   Wait(*order.end).IgnoreError();
 }

@@ -45,7 +45,7 @@ class DeviceLog final : public LogOwner {
     absl::Status status;
     bool done = false;
   };
-  std::shared_ptr<OrderEnd> BeginErase(const NamespaceId& ns);
+  std::shared_ptr<OrderEnd> BeginErase(const NamespaceId& ns, std::span<const BlockKey> keys);
 
   // ---- Any thread, without the cache's mutex.
   DeviceStats Stats() const;
@@ -71,6 +71,7 @@ class DeviceLog final : public LogOwner {
   struct Order {  // for the flusher, before what is queued
     enum class Kind : uint8_t { kErase, kSeal } kind = Kind::kSeal;
     NamespaceId ns;
+    std::vector<BlockKey> keys;     // of an erase; empty: all
     std::shared_ptr<OrderEnd> end;  // under queue_mutex_
   };
 
@@ -80,6 +81,7 @@ class DeviceLog final : public LogOwner {
   bool NextBatch(std::vector<AppendBlock>* batch, std::vector<Order>* orders);
   void Obey(const Order& order);
   void ScrubIfDue();
+  void OfferIfDue();
   void Give(const Order& order);
 
   DeviceTier& tier_;
@@ -92,9 +94,10 @@ class DeviceLog final : public LogOwner {
   bool closed_ = false;
   std::atomic<bool> write_off_{false}, off_{false}, recovered_{false};
   std::atomic<uint32_t> read_failures_in_a_row_{0};
-  std::map<NamespaceId, uint64_t> erased_;  // of Recover alone
-  int64_t scrubbed_nanos_ = 0;              // of the flusher alone, as the next
+  ErasedSeqs erased_;           // of Recover alone
+  int64_t scrubbed_nanos_ = 0;  // of the flusher alone, as the next
   uint64_t scrubbed_segment_ = 0;
+  int64_t offered_nanos_ = 0;
 
   mutable Mutex queue_mutex_;
   CondVar queue_changed_;

@@ -17,8 +17,6 @@ namespace {
 
 constexpr size_t kRecordsPerHold = 512;
 constexpr EntryId kIdsPerHold = 16384;
-// What a crash may cost at most, and enough frames to keep a device busy.
-constexpr uint64_t kDirtyBytesADevice = 16ull << 20;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
@@ -27,8 +25,7 @@ std::string TenantName(const NamespaceId& id) {
          absl::BytesToHexString({reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()});
 }
 
-// Entry and generation travel with a block to the device and back.
-uint64_t CookieOf(EntryId id, uint32_t generation) { return uint64_t{generation} << 32 | id; }
+// As CookieOf put them together.
 EntryId EntryOf(const AppendBlock& block) { return static_cast<EntryId>(block.cookie); }
 uint32_t GenerationOf(const AppendBlock& block) {
   return static_cast<uint32_t>(block.cookie >> 32);
@@ -125,8 +122,7 @@ absl::Status DeviceTier::Remove(std::string_view path) {
 bool DeviceTier::WaitIdle(int64_t deadline_nanos) {
   MutexLock lock(&cache_.mutex);
   for (;;) {
-    const auto devices = Devices();
-    if (dirty_.empty() && std::ranges::all_of(devices, &DeviceLog::recovered)) return true;
+    if (dirty_.empty() && !is_recovering()) return true;
     const int64_t left = deadline_nanos - Now();
     if (left <= 0) return false;
     idle_.wait_for(cache_.mutex, std::chrono::nanoseconds(left));
@@ -151,12 +147,6 @@ DeviceTierStats DeviceTier::Stats() {
     stats.devices.push_back(std::move(of));
   }
   return stats;
-}
-
-uint64_t DeviceTier::DirtyMax() const {
-  if (options_.dirty_bytes_max != 0) return options_.dirty_bytes_max;
-  return std::min(cache_.capacity_bytes / 4,
-                  kDirtyBytesADevice * std::max<size_t>(devices_.size(), 1));
 }
 
 // ---- Reading
@@ -184,7 +174,9 @@ bool DeviceTier::OnOpened(NamespaceRecord* ns) {
   ns->device_ns = *number;
   to_preload_.push_back(ns->info);
   idle_.notify_all();
-  return std::exchange(index_.at(*number).tenant, ns->info.tenant) != ns->info.tenant;
+  if (index_.TenantOf(*number) == ns->info.tenant) return false;
+  index_.SetTenant(*number, ns->info.tenant);
+  return true;
 }
 
 void DeviceTier::NoteTenant(const NamespaceInfo& info) {
@@ -202,24 +194,19 @@ void DeviceTier::CloseLoads() {
   if (preloader_.joinable()) preloader_.join();
 }
 
-DeviceTier::Clearing DeviceTier::BeginClear(const NamespaceRecord& ns) {
+// What is still to be recovered of it stays away, too: its generation says that it was cleared.
+DeviceTier::Clearing DeviceTier::BeginClear(const NamespaceId& id) {
   Clearing clearing;
-  if (ns.device_ns == kNoDeviceNs) return clearing;
-  clearing.blocks = index_.at(ns.device_ns).blocks;
-  clearing.old = index_.BeginClear(ns.device_ns);
-  for (const auto& device : Devices()) {
-    clearing.waits.push_back(
-        [device, end = device->BeginErase(ns.info.id)] { return device->Wait(*end); });
+  if (const auto number = index_.NamespaceOf(id); number.has_value()) {
+    clearing.blocks = index_.at(*number).blocks;
+    clearing.old = index_.BeginClear(*number);
   }
+  clearing.waits = BeginErase(id, {});
   return clearing;
 }
 
 absl::Status DeviceTier::FinishClear(const Clearing& clearing) {
-  absl::Status status;
-  for (const auto& wait : clearing.waits) {
-    const absl::Status erased = wait();
-    if (status.ok()) status = Unshared(erased);
-  }
+  const absl::Status status = FinishErase(clearing.waits);
   if (clearing.old.has_value()) {
     for (EntryId begin = 0, end = 1; begin < end; begin += kIdsPerHold) {
       MutexLock lock(&cache_.mutex);
@@ -233,10 +220,37 @@ absl::Status DeviceTier::FinishClear(const Clearing& clearing) {
 }
 
 bool DeviceTier::Forget(const NamespaceRecord& ns, const BlockKey& key, EntryId host) {
+  if (ns.device_ns == kNoDeviceNs) return false;
   const EntryId id = Find(ns, key);
   if (id != kNoEntry) index_.Remove(id);
   if (const auto it = dirty_.find(host); it != dirty_.end()) it->second.is_forgotten = true;
+  if (is_recovering()) forgotten_.emplace(ns.device_ns, key.bytes);
   return id != kNoEntry;
+}
+
+bool DeviceTier::is_recovering() const {
+  return !std::ranges::all_of(Devices(), &DeviceLog::recovered);
+}
+
+bool DeviceTier::IsForgotten(DeviceIndex::Ns ns, const BlockKey& key) const {
+  return !forgotten_.empty() && forgotten_.contains({ns, key.bytes});
+}
+
+DeviceTier::Waits DeviceTier::BeginErase(const NamespaceId& id, std::span<const BlockKey> keys) {
+  Waits waits;
+  for (const auto& device : Devices()) {
+    waits.push_back([device, end = device->BeginErase(id, keys)] { return device->Wait(*end); });
+  }
+  return waits;
+}
+
+absl::Status DeviceTier::FinishErase(const Waits& waits) {
+  absl::Status status;
+  for (const auto& wait : waits) {
+    const absl::Status erased = wait();
+    if (status.ok()) status = Unshared(erased);
+  }
+  return status;
 }
 
 void DeviceTier::NoteAsked(std::span<const BlockKey> keys, size_t found) {
@@ -247,41 +261,50 @@ void DeviceTier::NoteAsked(std::span<const BlockKey> keys, size_t found) {
 // ---- What the logs tell
 
 void DeviceTier::Recovered(uint32_t device, const SegmentTable& table, ErasedSeqs* erased) {
-  for (const BlockRecord& record : table.records) {
-    if (!record.is_erase()) continue;
-    uint64_t& seq = (*erased)[table.namespaces[record.ns_ref]];
-    seq = std::max(seq, record.seq);
+  std::vector<bool> living = erased->Living(table);
+  if (options_.bug == PlantedTierBug::kErasesIgnored) {
+    for (size_t i = 0; i < living.size(); ++i) living[i] = !table.records[i].is_erase();
   }
   std::vector<std::optional<DeviceIndex::Ns>> numbers;
-  std::vector<uint64_t> erased_until;
-  for (const NamespaceId& id : table.namespaces) {
-    const auto it = erased->find(id);
-    erased_until.push_back(it != erased->end() ? it->second : 0);
-    std::optional<std::string> tenant;
-    if (options_.catalogue != nullptr) tenant = options_.catalogue->GetMeta(TenantName(id));
-    MutexLock lock(&cache_.mutex);
-    numbers.push_back(index_.NamespaceOf(id));
-    if (!numbers.back().has_value()) continue;
-    DeviceIndex::Namespace& ns = index_.at(*numbers.back());
-    if (ns.tenant.empty() && tenant.has_value()) ns.tenant = *tenant;
+  for (const NamespaceId& id : table.namespaces) numbers.push_back(NamespaceOf(id));
+  if (options_.bug == PlantedTierBug::kFirstNamespaceForAll) {
+    std::fill(numbers.begin(), numbers.end(), numbers.front());
   }
-  for (size_t begin = 0; begin < table.records.size(); begin += kRecordsPerHold) {
+  for (size_t begin = 0; begin < living.size(); begin += kRecordsPerHold) {
     MutexLock lock(&cache_.mutex);
-    const size_t end = std::min(begin + kRecordsPerHold, table.records.size());
+    const size_t end = std::min(begin + kRecordsPerHold, living.size());
     for (size_t i = begin; i < end; ++i) {
       const BlockRecord& record = table.records[i];
       const auto ns = numbers[record.ns_ref];
-      if (record.is_erase() || !ns.has_value() || record.seq < erased_until[record.ns_ref])
-        continue;
+      if (!living[i] || !ns.has_value()) continue;
       if (index_.at(*ns).generation != 0) continue;  // cleared since the start
+      if (IsForgotten(*ns, record.key)) continue;
       index_.Insert(*ns, record,
                     {device, {table.facts.segment_id, record.off4k}, record.c64_stored});
     }
   }
 }
 
+// A namespace that is met for the first time since the start belongs to the tenant that the
+// catalogue names.
+std::optional<DeviceIndex::Ns> DeviceTier::NamespaceOf(const NamespaceId& id) {
+  {
+    MutexLock lock(&cache_.mutex);
+    if (const auto known = index_.FindNamespace(id)) return known;
+  }
+  std::optional<std::string> tenant;
+  if (options_.catalogue != nullptr) tenant = options_.catalogue->GetMeta(TenantName(id));
+  MutexLock lock(&cache_.mutex);
+  const auto number = index_.NamespaceOf(id);
+  if (number.has_value() && tenant.has_value() && index_.TenantOf(*number).empty()) {
+    index_.SetTenant(*number, *tenant);
+  }
+  return number;
+}
+
 void DeviceTier::DeviceRecovered() {
   MutexLock lock(&cache_.mutex);
+  if (!is_recovering()) forgotten_.clear();
   idle_.notify_all();
 }
 
@@ -291,6 +314,7 @@ DeviceTier::Dirty DeviceTier::EndDirty(EntryId id) {
   const Dirty dirty = it->second;
   dirty_.erase(it);
   dirty_bytes_ -= dirty.bytes;
+  dirty_of_pool_[dirty.pool] -= dirty.bytes;
   cache_.UnleaseEntry(id);
   if (dirty_.empty()) idle_.notify_all();
   return dirty;
@@ -303,7 +327,9 @@ void DeviceTier::Written(uint32_t device, const AppendBlock& block, const BlockL
     const auto ns = index_.FindNamespace(block.ns);
     ++counted_.written_blocks;
     counted_.written_bytes += block.record.stored_len;
-    if (dirty.is_forgotten || !ns || index_.at(*ns).generation != GenerationOf(block)) {
+    const bool is_stale =
+        dirty.is_forgotten || !ns || index_.at(*ns).generation != GenerationOf(block);
+    if (is_stale && options_.bug != PlantedTierBug::kClearedArrives) {
       GiveUp(GivenUp::kInvalidated);
       return;
     }
@@ -324,10 +350,12 @@ void DeviceTier::NotWritten(const AppendBlock& block, GivenUp why) {
 }
 
 void DeviceTier::DropStale(std::vector<AppendBlock>* blocks) {
+  if (options_.bug == PlantedTierBug::kStaleIsWritten) return;
   MutexLock lock(&cache_.mutex);
   std::erase_if(*blocks, [this](const AppendBlock& block) {
     const auto ns = index_.FindNamespace(block.ns);
-    if (ns && index_.at(*ns).generation == GenerationOf(block)) return false;
+    const bool is_forgotten = dirty_.find(EntryOf(block))->second.is_forgotten;
+    if (ns && index_.at(*ns).generation == GenerationOf(block) && !is_forgotten) return false;
     EndDirty(EntryOf(block));
     GiveUp(GivenUp::kInvalidated);
     return true;
@@ -339,6 +367,7 @@ void DeviceTier::DropStale(std::vector<AppendBlock>* blocks) {
 // first, is asked too: a parent that is worth memory is worth its place here.
 void DeviceTier::ChooseSurvivors(uint32_t device, const SegmentTable& table, bool evacuate,
                                  uint8_t lives_max, std::vector<bool>* keep) {
+  if (options_.bug == PlantedTierBug::kHotNotKept) return;
   for (size_t begin = 0; begin < table.records.size(); begin += kRecordsPerHold) {
     MutexLock lock(&cache_.mutex);
     const size_t end = std::min(begin + kRecordsPerHold, table.records.size());
@@ -368,6 +397,7 @@ void DeviceTier::Moved(uint32_t device, const NamespaceId& id, const BlockRecord
 }
 
 void DeviceTier::Reclaimed(uint32_t device, const SegmentTable& table) {
+  if (options_.bug == PlantedTierBug::kReclaimedStays) return;
   MutexLock lock(&cache_.mutex);
   const auto tell = [this](DeviceIndex::Ns ns, const BlockKey& key, uint32_t depth) {
     const auto handle = cache_.handle_of.find(index_.at(ns).id);
@@ -377,123 +407,6 @@ void DeviceTier::Reclaimed(uint32_t device, const SegmentTable& table) {
     cache_.events.Add(CacheEventKind::kRemoved, record.name, key, depth);
   };
   index_.RemoveSegment(device, table, tell);
-}
-
-// ---- Writing
-
-size_t DeviceTier::ReserveDirty(uint64_t block_bytes, size_t wanted) {
-  const auto devices = Devices();
-  const bool admits = std::ranges::any_of(devices, [](const auto& device) {
-    return device->takes_writes() && device->budget().step() != AdmissionStep::kNone;
-  });
-  size_t blocks = wanted;
-  if (admits) {
-    const uint64_t taken = dirty_bytes_ + reserved_bytes_;
-    const uint64_t room = DirtyMax() > taken ? DirtyMax() - taken : 0;
-    blocks = std::min<uint64_t>(wanted, room / block_bytes);
-    if (blocks == 0 && taken == 0) blocks = std::min<size_t>(wanted, 1);  // larger than the bound
-  }
-  counted_.shed_blocks += wanted - blocks;
-  reserved_bytes_ += blocks * block_bytes;
-  return blocks;
-}
-
-std::shared_ptr<DeviceLog> DeviceTier::DeviceOfRoot(const BlockKey& root) const {
-  std::vector<std::shared_ptr<DeviceLog>> good = Devices();
-  std::erase_if(good, [](const auto& device) { return !device->takes_writes(); });
-  if (good.empty()) return nullptr;
-  return good[root.Word(1) % good.size()];
-}
-
-std::shared_ptr<DeviceLog> DeviceTier::DeviceOf(const NamespaceRecord& ns,
-                                                const BlockKey& parent) const {
-  std::optional<uint32_t> number;
-  if (const EntryId id = Find(ns, parent); id != kNoEntry) number = index_.PlaceOf(id).device;
-  if (!number.has_value()) {
-    const auto it = dirty_.find(cache_.index->Find(ns.index, parent));
-    if (it != dirty_.end() && !it->second.is_forgotten) number = it->second.device;
-  }
-  if (!number.has_value()) return nullptr;
-  // A chain goes on elsewhere when its device takes no more.
-  const std::shared_ptr<DeviceLog>& device = devices_[*number];
-  return device != nullptr && device->takes_writes() ? device : DeviceOfRoot(parent);
-}
-
-uint64_t DeviceTier::QuotaRoom(const NamespaceRecord& ns) const {
-  const TenantState& tenant = cache_.tenants[ns.info.pool];
-  const uint64_t ceiling = tenant.quota.of(Resource::kDeviceBytes).ceiling;
-  if (ceiling == QuotaRange::kNoCeiling) return ceiling;
-  uint64_t used = 0;
-  for (const DeviceIndex::Namespace& of : index_.namespaces()) {
-    if (of.tenant == tenant.name) used += of.blocks * RoundUp(of.stored_bytes, kUnit);
-  }
-  for (const auto& [id, dirty] : dirty_) used += dirty.pool == ns.info.pool ? dirty.bytes : 0;
-  return ceiling > used ? ceiling - used : 0;
-}
-
-void DeviceTier::Offer(const NamespaceRecord& ns, std::span<const EntryId> run,
-                       const BlockKey* parent, uint32_t recompute_us, bool pinned) {
-  if (run.empty() || ns.device_ns == kNoDeviceNs) return;
-  const IndexEntry& first = cache_.index->Get(run.front());
-  const std::shared_ptr<DeviceLog> device =
-      parent != nullptr ? DeviceOf(ns, *parent) : DeviceOfRoot(first.key);
-  if (device == nullptr) {
-    const bool off = DeviceOfRoot(first.key) == nullptr;
-    return NotAdmit(off ? NotAdmitted::kOff : NotAdmitted::kParent, run.size());
-  }
-  const uint64_t block_bytes = RoundUp(ns.info.block_bytes, kUnit);
-  const size_t allowed = std::min<uint64_t>(run.size(), QuotaRoom(ns) / block_bytes);
-  NotAdmit(NotAdmitted::kQuota, run.size() - allowed);
-  RunFacts facts;
-  facts.first_depth = static_cast<uint32_t>(first.depth);
-  facts.blocks = static_cast<uint32_t>(allowed);
-  facts.block_bytes = block_bytes;
-  facts.parent_on_device = parent != nullptr;
-  facts.seen = std::max(seen_.Of(first.key), parent != nullptr ? seen_.Of(*parent) : 0);
-  facts.pinned = pinned;
-  // What goes on from a block on a device belongs to a chain that was chosen.
-  facts.chain_hash = parent != nullptr ? 0 : first.key.Word(2);
-  const size_t admitted = device->budget().Admit(facts, device->NowSeconds());
-  NotAdmit(NotAdmitted::kBudget, allowed - admitted);
-  Admit(ns, run.first(admitted), parent, recompute_us, device.get());
-}
-
-void DeviceTier::Admit(const NamespaceRecord& ns, std::span<const EntryId> run,
-                       const BlockKey* parent, uint32_t recompute_us, DeviceLog* device) {
-  std::vector<AppendBlock> blocks;
-  blocks.reserve(run.size());
-  for (const EntryId id : run) {
-    if (dirty_.contains(id)) break;
-    if (!cache_.index->Lease(id)) break;
-    Dirty& dirty = dirty_[id];
-    dirty.bytes = RoundUp(ns.info.block_bytes, kUnit);
-    dirty.device = device->number();
-    dirty.pool = ns.info.pool;
-    dirty_bytes_ += dirty.bytes;
-    blocks.push_back(BlockOf(ns, id, parent, recompute_us));
-    parent = &cache_.index->Get(id).key;
-  }
-  counted_.admitted_blocks += blocks.size();
-  if (!blocks.empty()) device->Enqueue(std::move(blocks));
-}
-
-AppendBlock DeviceTier::BlockOf(const NamespaceRecord& ns, EntryId id, const BlockKey* parent,
-                                uint32_t recompute_us) const {
-  const IndexEntry& entry = cache_.index->Get(id);
-  AppendBlock block;
-  block.ns = ns.info.id;
-  block.data = cache_.arena->Data(SlotRef{entry.slot});
-  block.cookie = CookieOf(id, index_.at(ns.device_ns).generation);
-  BlockRecord& record = block.record;
-  record.key = entry.key;
-  record.key_len = static_cast<uint8_t>(ns.info.key_bytes);
-  record.stored_len = record.raw_len = static_cast<uint32_t>(ns.info.block_bytes);
-  record.c64_stored = record.c64_raw = entry.checksum;
-  record.parent_hash = parent != nullptr ? ParentHash(*parent) : 0;
-  record.recompute_us = recompute_us;
-  record.depth_flags = static_cast<uint32_t>(entry.depth);
-  record.hits = static_cast<uint8_t>(std::min<uint32_t>(seen_.Of(entry.key), 255));
-  return block;
 }
 
 }  // namespace kvarve

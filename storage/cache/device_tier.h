@@ -10,15 +10,17 @@
 #ifndef KVARVE_STORAGE_CACHE_DEVICE_TIER_H_
 #define KVARVE_STORAGE_CACHE_DEVICE_TIER_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -28,12 +30,11 @@
 #include "storage/cache/device_stats.h"
 #include "storage/cache/flights.h"
 #include "storage/policy/seen_counts.h"
+#include "storage/segment/erased_seqs.h"
 
 namespace kvarve {
 
 class DeviceLog;
-// Of a recovery: what an erase with this seq, or none with it, took away of a namespace.
-using ErasedSeqs = std::map<NamespaceId, uint64_t>;
 
 class DeviceTier {
  public:
@@ -84,17 +85,26 @@ class DeviceTier {
   // A run of blocks was stored: admits its leading ones. `parent`: of the first, null at a root.
   void Offer(const NamespaceRecord& ns, std::span<const EntryId> run, const BlockKey* parent,
              uint32_t recompute_us, bool pinned = false);
+  // A block and those before it were read from the host tier: what of them is on no device may be
+  // admitted now. OfferAgain, called now and then by a flusher, does it; takes the mutex itself.
+  void NoteRead(EntryId deepest);
+  void OfferAgain();
   // The block is invalidated by its key; `host`: its entry there, or kNoEntry. Whether a device had
-  // it. A later start brings it back.
+  // it. That it stays away is BeginErase's affair, in the same hold of the mutex.
   bool Forget(const NamespaceRecord& ns, const BlockKey& key, EntryId host);
+  // What was forgotten of the namespace, or of these keys of it, stays away. The second part BLOCKS
+  // until that is durable on each device; without the mutex.
+  using Waits = std::vector<std::function<absl::Status()>>;
+  Waits BeginErase(const NamespaceId& id, std::span<const BlockKey> keys);
+  static absl::Status FinishErase(const Waits& waits);
   // Nothing of the namespace is found on devices from now on. The second part takes the mutex
   // itself and BLOCKS: until that is durable on each device, and what it had is freed.
   struct Clearing {
     std::optional<NamespaceIndex> old;
     uint64_t blocks = 0;
-    std::vector<std::function<absl::Status()>> waits;
+    Waits waits;
   };
-  Clearing BeginClear(const NamespaceRecord& ns);
+  Clearing BeginClear(const NamespaceId& id);
   absl::Status FinishClear(const Clearing& clearing);
   bool IsDirty(EntryId id) const { return dirty_.contains(id); }
 
@@ -128,23 +138,33 @@ class DeviceTier {
   std::shared_ptr<DeviceLog> DeviceOf(const NamespaceRecord& ns, const BlockKey& parent) const;
   uint64_t QuotaRoom(const NamespaceRecord& ns) const;
   uint64_t DirtyMax() const;
-  void GiveUp(GivenUp why) { ++counted_.given_up_blocks[static_cast<size_t>(why)]; }
+  void GiveUp(GivenUp why) {
+    ++counted_.given_up_blocks[static_cast<size_t>(why)];
+    has_host_only_ = true;
+  }
   void NotAdmit(NotAdmitted reason, uint64_t blocks) {
     counted_.not_admitted_blocks[static_cast<size_t>(reason)] += blocks;
+    has_host_only_ |= blocks > 0;
   }
   AppendBlock BlockOf(const NamespaceRecord& ns, EntryId id, const BlockKey* parent,
                       uint32_t recompute_us) const;
+  // The block, and those before it that are on no device either, in the order of the chain. How
+  // many were handed to a device.
+  size_t OfferChain(EntryId deepest, bool pinned);
   // Leases the blocks and hands them to the device.
   void Admit(const NamespaceRecord& ns, std::span<const EntryId> run, const BlockKey* parent,
              uint32_t recompute_us, DeviceLog* device);
   // The entry is dirty no more; what it was.
   Dirty EndDirty(EntryId id);
   std::vector<std::shared_ptr<DeviceLog>> Devices() const;  // those that are left
+  bool is_recovering() const;
+  // Whether its key was invalidated while devices are recovered.
+  bool IsForgotten(DeviceIndex::Ns ns, const BlockKey& key) const;
+  std::optional<DeviceIndex::Ns> NamespaceOf(const NamespaceId& id);  // takes the mutex itself
 
   // ---- device_hot.cc; those without a word on it take the mutex themselves.
   std::vector<EntryId> HostByHotness();  // hottest first, each behind the blocks before it
   void FlushHostOnly(int64_t deadline_nanos);
-  bool OfferLate(EntryId id);  // under the mutex
   void SaveHot();
   void Preload();  // its thread
   void PreloadChains(NamespaceHandle handle, std::string_view bytes);
@@ -158,6 +178,10 @@ class DeviceTier {
   std::vector<std::shared_ptr<DeviceLog>> devices_;  // null: removed
   absl::flat_hash_map<EntryId, Dirty> dirty_;
   uint64_t dirty_bytes_ = 0;
+  absl::flat_hash_map<PoolId, uint64_t> dirty_of_pool_;
+  std::set<std::pair<DeviceIndex::Ns, std::array<uint8_t, BlockKey::kMaxBytes>>> forgotten_;
+  bool has_host_only_ = false;  // some blocks may be on no device
+  std::vector<EntryId> read_again_;
   uint64_t reserved_bytes_ = 0;  // for puts in progress
   std::vector<NamespaceInfo> to_preload_;
   std::thread preloader_;

@@ -5,6 +5,7 @@
 
 #include "storage/base/status_macros.h"
 #include "storage/cache/cache_rep.h"
+#include "storage/cache/device_tier.h"
 
 namespace kvarve {
 
@@ -178,6 +179,7 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
   lease->bytes += granted * bytes;
   lease->entries.insert(lease->entries.end(), ids.begin(), ids.begin() + granted);
   if (!hold) {
+    if (tier != nullptr && granted > 0) tier->NoteRead(ids[granted - 1]);
     TouchFound(ns, std::span(ids.data(), granted), request_id);
     counters.hit_blocks += granted;
     counters.hit_bytes += granted * ns.info.block_bytes;

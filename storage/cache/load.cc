@@ -156,6 +156,7 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
   // block finds its parent, and then all who wait are told.
   void Publish(Reading* reading) {
     std::vector<bool> loaded(reading->leads.size(), false);
+    if (r_.tier->options().bug == PlantedTierBug::kLandsBeforePublished) Land(*reading, loaded);
     {
       MutexLock lock(&r_.mutex);
       const bool is_current = IsCurrent();
@@ -170,9 +171,14 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
         }
       }
     }
-    // The last of them may go on with the next window, or end.
-    for (size_t i = 0; i < reading->leads.size(); ++i) {
-      r_.tier->flights().Land(ns_.info.id, keys_[reading->leads[i].i], loaded[i]);
+    if (r_.tier->options().bug == PlantedTierBug::kLandsBeforePublished) return;
+    Land(*reading, loaded);
+  }
+
+  // The last of them may go on with the next window, or end.
+  void Land(const Reading& reading, const std::vector<bool>& loaded) {
+    for (size_t i = 0; i < reading.leads.size(); ++i) {
+      r_.tier->flights().Land(ns_.info.id, keys_[reading.leads[i].i], loaded[i]);
     }
   }
 
@@ -182,7 +188,8 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
     const BlockKey& key = keys_[lead.i];
     const bool is_here = r_.index->Find(ns_.index, key) != kNoEntry;  // a put was first
     std::optional<EntryId> id;
-    if (!lead.status.ok()) {
+    const PlantedTierBug bug = r_.tier->options().bug;
+    if (!lead.status.ok() && bug != PlantedTierBug::kFailedIsPublished) {
       ++counted.load_failed_blocks;
       // Gone or damaged there: nobody shall look for it again.
       r_.tier->Drop(ns_, key, lead.place);
@@ -206,7 +213,10 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
     {
       MutexLock lock(&r_.mutex);
       // Whoever brought it, what counts is whether it is here.
-      if (!Guard(r_.index->Find(ns_.index, keys_[i]))) first_missing_ = std::min(first_missing_, i);
+      if (!Guard(r_.index->Find(ns_.index, keys_[i])) &&
+          r_.tier->options().bug != PlantedTierBug::kFailedFlightIsBelieved) {
+        first_missing_ = std::min(first_missing_, i);
+      }
     }
     if (pending_.fetch_sub(1) > 1) return;
     if (ends_ || first_missing_ < keys_.size()) {
@@ -291,6 +301,22 @@ void Cache::Rep::Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClas
   if (done) done(found);
 }
 
+size_t Cache::Rep::LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class) {
+  struct End {
+    Mutex mutex;
+    CondVar changed;
+    std::optional<size_t> blocks;
+  } end;
+  Load(ns, keys, io_class, [&end](size_t blocks) {
+    MutexLock lock(&end.mutex);
+    end.blocks = blocks;
+    end.changed.notify_all();
+  });
+  MutexLock lock(&end.mutex);
+  while (!end.blocks.has_value()) end.changed.wait(end.mutex);
+  return *end.blocks;
+}
+
 bool Cache::has_devices() const { return rep_->has_tier.load(std::memory_order_relaxed); }
 
 bool Cache::WantsLoad(NamespaceHandle handle, std::span<const BlockKey> keys) {
@@ -310,6 +336,11 @@ void Cache::Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_
                  std::function<void(size_t)> done) {
   KV_CHECK(keys.size() <= kMaxKeysPerCall);
   rep_->Load(ns, keys, io_class, std::move(done));
+}
+
+size_t Cache::LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class) {
+  KV_CHECK(keys.size() <= kMaxKeysPerCall);
+  return rep_->LoadNow(ns, keys, io_class);
 }
 
 }  // namespace kvarve

@@ -2,6 +2,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 #include <rocksdb/slice.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cstring>
@@ -111,6 +112,8 @@ bool IsDamage(const rocksdb::Status& status) {
 }
 
 absl::StatusOr<std::unique_ptr<Catalogue>> Open(const std::string& path, bool* damaged) {
+  // It names every block: nobody else needs to read it. RocksDB would make it for all to see.
+  ::mkdir(path.c_str(), 0700);
   const std::vector<rocksdb::ColumnFamilyDescriptor> families = {
       {rocksdb::kDefaultColumnFamilyName, rocksdb::ColumnFamilyOptions(Settings())},
       {"meta", rocksdb::ColumnFamilyOptions(Settings())}};
