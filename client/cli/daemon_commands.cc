@@ -1,4 +1,4 @@
-// status, stats, resize, invalidate: what a daemon is asked about itself.
+// status, stats, resize, invalidate, erase: what a daemon is asked about itself.
 #include <time.h>
 #include <unistd.h>
 
@@ -261,8 +261,8 @@ struct InvalidateFlags {
   bool yes = false;
 };
 
-bool Confirms() {
-  std::fprintf(stderr, "Remove all blocks of all namespaces? [y/N] ");
+bool Confirms(const std::string& what) {
+  std::fprintf(stderr, "Remove all blocks of %s? [y/N] ", what.c_str());
   std::string answer;
   return std::getline(std::cin, answer) && (answer == "y" || answer == "yes");
 }
@@ -274,7 +274,7 @@ int Invalidate(const Context& context, const InvalidateFlags& flags) {
   if (flags.all && !flags.yes) {
     if (::isatty(STDIN_FILENO) == 0)
       return ReportUsage(context, "--all needs --yes when nobody can be asked");
-    if (!Confirms()) return kExitFailed;
+    if (!Confirms("all namespaces")) return kExitFailed;
   }
   Json request = {{"op", "invalidate"}};
   if (flags.all) {
@@ -292,6 +292,39 @@ int Invalidate(const Context& context, const InvalidateFlags& flags) {
     Print(Count(*answer, "removed_blocks") + " blocks removed in " + Count(*answer, "namespaces") +
           " namespaces\n");
   }
+  return kExitGood;
+}
+
+struct EraseFlags {
+  std::string ns, tenant;
+  bool yes = false;
+};
+
+int Erase(const Context& context, const EraseFlags& flags) {
+  if (flags.ns.empty() == flags.tenant.empty()) {
+    return ReportUsage(context, "say what: one of --ns and --tenant");
+  }
+  if (!flags.yes) {
+    if (::isatty(STDIN_FILENO) == 0)
+      return ReportUsage(context, "it needs --yes when nobody can be asked");
+    const std::string what = flags.ns.empty() ? "tenant " + flags.tenant : "namespace " + flags.ns;
+    if (!Confirms(what)) return kExitFailed;
+  }
+  Json request = {{"op", "erase"}};
+  request[flags.ns.empty() ? "tenant" : "ns"] = flags.ns.empty() ? flags.tenant : flags.ns;
+  const absl::StatusOr<Json> answer = Ask(context, request);
+  if (!answer.ok()) return Report(context, answer.status());
+  if (context.json) {
+    PrintJson(*answer);
+    return kExitGood;
+  }
+  std::string text = Count(*answer, "removed_blocks") + " blocks erased in " +
+                     Count(*answer, "namespaces") + " namespaces, in memory and on devices\n";
+  if (Number(*answer, "namespaces_of_unknown_tenant") > 0) {
+    text += Count(*answer, "namespaces_of_unknown_tenant") +
+            " namespaces on devices are of tenants that are not known before a client opens them\n";
+  }
+  Print(text);
   return kExitGood;
 }
 
@@ -325,6 +358,14 @@ void AddDaemonCommands(CLI::App* app, Context* context) {
   invalidate->add_flag("--all", what->all, "Everything");
   invalidate->add_flag("--yes", what->yes, "Do not ask");
   invalidate->callback([=] { context->command = [=] { return Invalidate(*context, *what); }; });
+
+  CLI::App* const erase = app->add_subcommand(
+      "erase", "Remove everything of a tenant or a namespace, in memory and on devices");
+  const auto whose = std::make_shared<EraseFlags>();
+  erase->add_option("--ns", whose->ns, "One namespace, by its 32 hexadecimal digits");
+  erase->add_option("--tenant", whose->tenant, "All namespaces of a tenant, open or not");
+  erase->add_flag("--yes", whose->yes, "Do not ask");
+  erase->callback([=] { context->command = [=] { return Erase(*context, *whose); }; });
 }
 
 }  // namespace kvarve::cli

@@ -10,6 +10,7 @@
 #include "client/identity/identity.h"
 #include "services/config/settings.h"
 #include "services/kvarved/admin_devices.h"
+#include "services/kvarved/admin_erase.h"
 #include "services/kvarved/devices.h"
 #include "services/kvarved/quotas.h"
 #include "storage/arena/host_memory.h"
@@ -292,6 +293,14 @@ absl::StatusOr<Json> Invalidate(const Call& call) {
     removed += call.cache.Invalidate(info.handle);
     ++namespaces;
   }
+  if (call.request.contains("all")) {
+    for (const StoredNamespace& left : call.cache.StoredNamespaces()) {
+      if (call.cache.FindNamespace(left.id).ok()) continue;
+      KV_ASSIGN_OR_RETURN(const uint64_t blocks, call.cache.Erase(left.id));
+      removed += blocks;
+      ++namespaces;
+    }
+  }
   if (namespaces == 0 && !call.request.contains("all")) {
     return absl::NotFoundError("no such namespace here; `kvarve status --namespaces` lists them");
   }
@@ -340,7 +349,7 @@ absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
   const Call call{*options_, *cache_, request, uid};
   absl::StatusOr<Json> answer = absl::InvalidArgumentError(absl::StrFormat(
       "unknown op \"%s\"; known: status, stats, namespaces, tenants, quota, resize, "
-      "invalidate, device_add, device_remove",
+      "invalidate, erase, device_add, device_remove",
       name.substr(0, 64)));
   if (name == "status" || name == "stats") {
     KV_RETURN_IF_ERROR(OnlyFields(request, {}));
@@ -357,6 +366,8 @@ absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
     answer = Resize(call);
   } else if (name == "invalidate") {
     answer = Invalidate(call);
+  } else if (name == "erase") {
+    answer = EraseOnRequest(request, cache_, uid);
   } else if (name == "device_add" || name == "device_remove") {
     answer = ChangeDevices(call, name == "device_add");
   }

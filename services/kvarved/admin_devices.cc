@@ -1,5 +1,6 @@
 #include "services/kvarved/admin_devices.h"
 
+#include <algorithm>
 #include <string>
 
 namespace kvarve {
@@ -45,7 +46,10 @@ Json DeviceStatusJson(const DeviceTierStats& stats) {
     }
     devices.push_back(std::move(device));
   }
-  return {{"blocks", stats.blocks},
+  const bool is_recovering = std::ranges::any_of(
+      stats.devices, [](const DeviceStats& of) { return of.state == DeviceState::kRecovering; });
+  return {{"recovered", !is_recovering},
+          {"blocks", stats.blocks},
           {"bytes", stats.bytes},
           {"index_bytes", stats.index_bytes},
           {"dirty_bytes", stats.dirty_bytes},

@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "storage/base/units.h"
+#include "storage/io/open_device.h"
+#include "storage/segment/device_format.h"
 #include "storage/testing/block_generator.h"
 #include "storage/testing/opaque_namespace.h"
 
@@ -34,9 +37,9 @@ class AdminTest : public ::testing::Test {
     live_.local.requests[5].total_micros = 80;
     admin_ = std::make_unique<Admin>(&options_, cache_.get(), [this] { return live_; });
   }
-  NamespaceInfo Open(std::string model) {
+  NamespaceInfo Open(std::string model, std::string tenant = "team") {
     NamespaceDescriptor d = OpaqueNamespace(std::move(model), kBlockBytes);
-    d.tenant = "team";
+    d.tenant = std::move(tenant);
     return *cache_->OpenNamespace(d);
   }
   void Put(const NamespaceInfo& ns, size_t blocks) {
@@ -59,6 +62,7 @@ class AdminTest : public ::testing::Test {
 
   DaemonOptions options_;
   LiveState live_;
+  std::unique_ptr<Catalogue> catalogue_ = NewMemoryCatalogue();
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Admin> admin_;
 };
@@ -182,6 +186,57 @@ TEST_F(AdminTest, ResizeBothWays) {
             absl::StatusCode::kInvalidArgument);
 }
 
+// Of a tenant everything goes, in both tiers and of namespaces that nobody has opened; of others
+// nothing.
+TEST_F(AdminTest, EraseByTenantOrNamespaceReachesDevices) {
+  const std::string path = ::testing::TempDir() + "kvarve_admin_erase";
+  FormatOptions format;
+  format.bytes = 256 << 20;
+  format.segment_bytes = 16 << 20;
+  format.force = true;
+  format.overwrite = false;
+  ASSERT_TRUE(FormatDevice(path, format).ok());
+  const auto start = [&] {
+    options_.cache.devices.catalogue = catalogue_.get();
+    cache_ = *Cache::Create(options_.cache);
+    ASSERT_TRUE(cache_->AddDevice(*OpenDevice(path, {})).ok());
+    admin_ = std::make_unique<Admin>(&options_, cache_.get(), [this] { return live_; });
+    ASSERT_TRUE(cache_->WaitDevices(60'000'000'000));
+  };
+  start();
+  const NamespaceInfo a = Open("a"), b = Open("b"), other = Open("a", "others");
+  for (const NamespaceInfo& ns : {a, b, other}) Put(ns, 3);
+  ASSERT_TRUE(cache_->WaitDevices(60'000'000'000));
+  const auto blocks = [this](const std::string& model, const std::string& tenant, uint64_t chain) {
+    return cache_->Lookup(Open(model, tenant).handle, testing::KeyChain(chain, 3));
+  };
+  EXPECT_EQ(Do({{"op", "status"}})["nvme"]["recovered"], true);
+  EXPECT_EQ(Do({{"op", "erase"}, {"ns", ToHex(a.id.bytes)}})["removed_blocks"], 3);
+  EXPECT_EQ(blocks("a", "team", a.handle), 0u);
+  EXPECT_EQ(blocks("b", "team", b.handle), 3u);
+  start();
+  Json answer = Do({{"op", "erase"}, {"tenant", "team"}});  // nobody has opened it
+  EXPECT_EQ(answer["removed_blocks"], 3);
+  EXPECT_EQ(answer["namespaces_of_unknown_tenant"], 0);
+  start();
+  EXPECT_EQ(blocks("a", "team", a.handle), 0u);
+  EXPECT_EQ(blocks("b", "team", b.handle), 0u);
+  EXPECT_EQ(blocks("a", "others", other.handle), 3u);
+  EXPECT_EQ(Error(R"({"op": "erase", "tenant": "nobody"})").code(), absl::StatusCode::kNotFound);
+  // Without the catalogue nobody knows whose it is.
+  cache_.reset();
+  catalogue_ = NewMemoryCatalogue();
+  start();
+  const absl::Status status = Error(R"({"op": "erase", "tenant": "others"})");
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("of 1 on devices"));
+  EXPECT_EQ(Do({{"op", "invalidate"}, {"all", true}})["removed_blocks"], 3);
+  start();
+  EXPECT_EQ(blocks("a", "others", other.handle), 0u);
+  cache_.reset();
+  std::filesystem::remove(path);
+}
+
 TEST_F(AdminTest, InvalidateByNamespaceModelOrAll) {
   const NamespaceInfo a = Open("a"), b = Open("b"), c = Open("c");
   for (const NamespaceInfo& ns : {a, b, c}) Put(ns, 2 + ns.handle);
@@ -223,6 +278,12 @@ TEST_F(AdminTest, WrongRequestsAreNamed) {
       {R"({"op": "invalidate", "ns": "abcd"})", "32 hexadecimal"},
       {R"({"op": "invalidate", "ns": 5})", "must be a text"},
       {R"({"op": "invalidate", "model": 5})", "must be a text"},
+      {R"({"op": "erase"})", "exactly one"},
+      {R"({"op": "erase", "all": true})", "exactly one"},
+      {R"({"op": "erase", "ns": "00112233445566778899aabbccddeeff", "tenant": "t"})",
+       "exactly one"},
+      {R"({"op": "erase", "ns": "abcd"})", "32 hexadecimal"},
+      {R"({"op": "erase", "tenant": 7})", "as a text"},
   };
   for (const Case& test : cases) {
     const absl::Status status = Error(test.request);

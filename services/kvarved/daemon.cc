@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -78,6 +79,15 @@ struct Daemon::Rep {
     const LocalServer* const server = counted.load();
     return server != nullptr ? server->Stats() : LocalStats();
   }
+  // It serves at once; what devices have is found as they are recovered.
+  std::string ReadyText() const {
+    const CacheStats stats = cache->Stats();
+    if (!stats.devices.has_value()) return "ok";
+    const auto& devices = stats.devices->devices;
+    const auto left = std::ranges::count(devices, DeviceState::kRecovering, &DeviceStats::state);
+    if (left == 0) return "ok";
+    return absl::StrFormat("ok; %d of %d devices are being recovered", left, devices.size());
+  }
   LiveState Live() const { return {PlaneStats(), metrics_port.load(), rpc_port.load()}; }
   MetricsSnapshot Snapshot() const {
     MetricsSnapshot snapshot;
@@ -133,10 +143,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
     MetricsServerOptions metrics;
     metrics.listen = rep->options.metrics;
     metrics.metrics = [rep] { return ExposeMetrics(rep->Snapshot()); };
-    metrics.ready = [rep] {
+    metrics.ready = [rep]() -> absl::StatusOr<std::string> {
       if (!rep->is_ready.load()) return absl::UnavailableError("starts or stops");
       if (rep->rpc != nullptr && rep->rpc->draining()) return absl::UnavailableError("drains");
-      return absl::OkStatus();
+      return rep->ReadyText();
     };
     KV_ASSIGN_OR_RETURN(rep->metrics, MetricsServer::Start(std::move(metrics)));
     rep->metrics_port.store(rep->metrics->port());

@@ -11,18 +11,19 @@ using Out = Samples&;
 constexpr MetricType kCounter = MetricType::Counter;
 constexpr MetricType kGauge = MetricType::Gauge;
 
-template <typename Value>
-void ForEachDevice(Snapshot s, Out out, Value value) {
+// A number of each device's log.
+template <uint64_t LogStats::*member>
+void OfLogs(Snapshot s, Out out) {
   if (!s.cache.devices.has_value()) return;
   for (const DeviceStats& device : s.cache.devices->devices) {
-    out.Add(value(device), {{"device", device.path}});
+    out.Add(device.log.*member, {{"device", device.path}});
   }
 }
 
 // A number of the tier.
-template <typename Value>
-void OfTier(Snapshot s, Out out, Value value) {
-  if (s.cache.devices.has_value()) out.Add(value(*s.cache.devices));
+template <uint64_t DeviceTierStats::*member>
+void OfTier(Snapshot s, Out out) {
+  if (s.cache.devices.has_value()) out.Add((*s.cache.devices).*member);
 }
 
 void CollectIo(Snapshot s, Out out, uint64_t IoStats::Counters::*member) {
@@ -65,40 +66,29 @@ const Metric kDeviceMetrics[] = {
      }},
     {"kvarve_nvme_capacity_bytes", kGauge, "device", "Bytes of the device's segments.",
      [](Snapshot s, Out out) {
-       ForEachDevice(s, out, [](const DeviceStats& d) { return d.capacity_bytes; });
+       if (!s.cache.devices.has_value()) return;
+       for (const DeviceStats& device : s.cache.devices->devices) {
+         out.Add(device.capacity_bytes, {{"device", device.path}});
+       }
      }},
     {"kvarve_nvme_bytes", kGauge, "", "Bytes of the blocks that are found on devices.",
-     [](Snapshot s, Out out) { OfTier(s, out, [](const DeviceTierStats& t) { return t.bytes; }); }},
+     OfTier<&DeviceTierStats::bytes>},
     {"kvarve_nvme_blocks", kGauge, "", "Blocks that are found on devices.",
-     [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.blocks; });
-     }},
+     OfTier<&DeviceTierStats::blocks>},
     {"kvarve_nvme_index_bytes", kGauge, "", "Memory of their index.",
-     [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.index_bytes; });
-     }},
+     OfTier<&DeviceTierStats::index_bytes>},
     {"kvarve_nvme_dirty_bytes", kGauge, "", "Bytes on their way to devices.",
-     [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.dirty_bytes; });
-     }},
+     OfTier<&DeviceTierStats::dirty_bytes>},
     {"kvarve_nvme_dirty_bytes_max", kGauge, "", "Beyond so many, puts are shed.",
-     [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.dirty_bytes_max; });
-     }},
+     OfTier<&DeviceTierStats::dirty_bytes_max>},
     {"kvarve_nvme_written_blocks_total", kCounter, "", "Blocks that are complete on a device.",
-     [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.written_blocks; });
-     }},
+     OfTier<&DeviceTierStats::written_blocks>},
     {"kvarve_nvme_written_bytes_total", kCounter, "", "Bytes of those blocks.",
-     [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.written_bytes; });
-     }},
+     OfTier<&DeviceTierStats::written_bytes>},
     {"kvarve_nvme_device_written_bytes_total", kCounter, "device",
      "Bytes written to the device, with descriptors, footers and blocks carried on: over the bytes "
      "of blocks it is the write amplification.",
-     [](Snapshot s, Out out) {
-       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.device_bytes; });
-     }},
+     OfLogs<&LogStats::device_bytes>},
     {"kvarve_nvme_admit_dropped_total", kCounter, "reason",
      "Blocks put that stay in memory only: budget (drive writes a day), parent (the block before "
      "is "
@@ -121,17 +111,11 @@ const Metric kDeviceMetrics[] = {
        }
      }},
     {"kvarve_nvme_shed_blocks_total", kCounter, "", "Blocks of puts that were asked to try again.",
-     [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.shed_blocks; });
-     }},
+     OfTier<&DeviceTierStats::shed_blocks>},
     {"kvarve_nvme_loaded_blocks_total", kCounter, "", "Blocks brought from devices into memory.",
-     [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.loaded_blocks; });
-     }},
+     OfTier<&DeviceTierStats::loaded_blocks>},
     {"kvarve_nvme_loaded_bytes_total", kCounter, "", "Bytes of those blocks.",
-     [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.loaded_bytes; });
-     }},
+     OfTier<&DeviceTierStats::loaded_bytes>},
     {"kvarve_nvme_load_misses_total", kCounter, "reason",
      "Blocks found on a device that did not come: failed (gone, damaged or the device's error), "
      "no_room (in memory).",
@@ -142,21 +126,15 @@ const Metric kDeviceMetrics[] = {
      }},
     {"kvarve_nvme_loads_in_flight", kGauge, "", "Blocks being read from devices for somebody.",
      [](Snapshot s, Out out) {
-       OfTier(s, out, [](const DeviceTierStats& t) { return t.flights.flights; });
+       if (s.cache.devices.has_value()) out.Add(s.cache.devices->flights.flights);
      }},
     {"kvarve_nvme_corrupt_blocks_total", kCounter, "device",
      "Blocks read from a device whose bytes did not match their checksum; misses.",
-     [](Snapshot s, Out out) {
-       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.corrupt_blocks; });
-     }},
+     OfLogs<&LogStats::corrupt_blocks>},
     {"kvarve_nvme_read_errors_total", kCounter, "device", "Reads that the device failed.",
-     [](Snapshot s, Out out) {
-       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.read_errors; });
-     }},
+     OfLogs<&LogStats::read_errors>},
     {"kvarve_nvme_write_failures_total", kCounter, "device", "Writes and syncs that it failed.",
-     [](Snapshot s, Out out) {
-       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.write_failures; });
-     }},
+     OfLogs<&LogStats::write_failures>},
     {"kvarve_nvme_segments", kGauge, "device, state", "Slots for segments, by state.",
      [](Snapshot s, Out out) {
        if (!s.cache.devices.has_value()) return;
@@ -169,18 +147,11 @@ const Metric kDeviceMetrics[] = {
        }
      }},
     {"kvarve_nvme_segments_reclaimed_total", kCounter, "device", "Segments that ended.",
-     [](Snapshot s, Out out) {
-       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.segments_reclaimed; });
-     }},
+     OfLogs<&LogStats::segments_reclaimed>},
     {"kvarve_nvme_reinserted_bytes_total", kCounter, "device",
-     "Bytes of blocks carried on from segments that ended.",
-     [](Snapshot s, Out out) {
-       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.reinserted_bytes; });
-     }},
+     "Bytes of blocks carried on from segments that ended.", OfLogs<&LogStats::reinserted_bytes>},
     {"kvarve_nvme_scrubbed_bytes_total", kCounter, "device", "Bytes verified while idle.",
-     [](Snapshot s, Out out) {
-       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.scrubbed_bytes; });
-     }},
+     OfLogs<&LogStats::scrubbed_bytes>},
     {"kvarve_nvme_budget_bytes", kGauge, "device",
      "Bytes that may be written now within nvme.drive_writes_per_day.",
      [](Snapshot s, Out out) {
@@ -196,9 +167,7 @@ const Metric kDeviceMetrics[] = {
      [](Snapshot s, Out out) { CollectIo(s, out, &IoStats::Counters::bytes); }},
     {"kvarve_catalogue_errors_total", kCounter, "device",
      "Writes of the catalogue that failed; starts are slower then.",
-     [](Snapshot s, Out out) {
-       ForEachDevice(s, out, [](const DeviceStats& d) { return d.log.catalogue_errors; });
-     }},
+     OfLogs<&LogStats::catalogue_errors>},
 };
 
 }  // namespace

@@ -77,9 +77,9 @@ class HttpThreads final : public httplib::TaskQueue {
   std::vector<std::thread> threads_;
 };
 
-void Answer(const absl::Status& status, httplib::Response* response) {
-  response->status = status.ok() ? 200 : 503;
-  response->set_content(status.ok() ? "ok\n" : std::string(status.message()) + "\n", kText);
+void Answer(const absl::StatusOr<std::string>& text, httplib::Response* response) {
+  response->status = text.ok() ? 200 : 503;
+  response->set_content((text.ok() ? *text : std::string(text.status().message())) + "\n", kText);
 }
 
 }  // namespace
@@ -114,9 +114,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(MetricsServe
   server.Get("/metrics", [&kept](const httplib::Request&, httplib::Response& response) {
     response.set_content(kept.metrics(), kPrometheusText);
   });
-  server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
-    Answer(absl::OkStatus(), &response);
-  });
+  server.Get("/healthz",
+             [](const httplib::Request&, httplib::Response& response) { Answer("ok", &response); });
   server.Get("/readyz", [&kept](const httplib::Request&, httplib::Response& response) {
     Answer(kept.ready(), &response);
   });

@@ -26,7 +26,8 @@ inline constexpr int kHttpSeconds = 1;  // to read a request, and to write an an
 struct MetricsServerOptions {
   ListenAddress listen;  // port 0: any free one
   std::function<std::string()> metrics;
-  std::function<absl::Status()> ready;  // the reason why not goes into the answer
+  // The text of the answer; the reason why not is one, too.
+  std::function<absl::StatusOr<std::string>()> ready;
 };
 
 class MetricsServer {

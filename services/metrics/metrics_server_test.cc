@@ -23,8 +23,9 @@ class MetricsServerTest : public ::testing::Test {
     MetricsServerOptions options;
     options.listen = {.host = "127.0.0.1", .port = port, .is_loopback = true};
     options.metrics = [this] { return "scrapes " + std::to_string(++scrapes_) + "\n"; };
-    options.ready = [this] {
-      return is_ready_ ? absl::OkStatus() : absl::UnavailableError("is stopping");
+    options.ready = [this]() -> absl::StatusOr<std::string> {
+      if (!is_ready_) return absl::UnavailableError("is stopping");
+      return "ok; in a moment more so";
     };
     auto server = MetricsServer::Start(std::move(options));
     ASSERT_TRUE(server.ok()) << server.status();

@@ -82,11 +82,10 @@ class Daemon:
         raise RuntimeError(f"kvarved was not ready after {START_SECONDS_MAX} s:\n{self.log()}")
 
     def wait_recovered(self) -> None:
-        """Until its devices know what they have: lookups before that may miss it."""
+        """Until it says that its devices know what they have: lookups before that may miss it."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
-            devices = json.loads(self.cli("--json", "status")).get("nvme", {}).get("devices", [])
-            if devices and all(device["state"] == "ready" for device in devices):
+            if json.loads(self.cli("--json", "status")).get("nvme", {}).get("recovered"):
                 return
             time.sleep(0.02)
         raise RuntimeError(f"the devices were not ready after {START_SECONDS_MAX} s:\n{self.log()}")

@@ -167,6 +167,22 @@ class AdministrationTest(Case):
         self.fill("a", 2)
         self.assertEqual(self.ask("status")["blocks"], 2)
 
+    def test_erase(self):
+        self.start()
+        for model, blocks in (("a", 2), ("b", 3)):
+            self.fill(model, blocks)
+        namespaces = self.ask("status", "--namespaces")["namespace_list"]
+        (ns,) = [n["ns"] for n in namespaces if n["model"] == "a"]
+        self.kvarve("erase", expect=USAGE)
+        self.kvarve("erase", "--ns", ns, "--tenant", "t", "--yes", expect=USAGE)
+        self.assertIn("--yes", self.kvarve("erase", "--ns", ns, expect=USAGE, data="").stderr)
+        self.assertIn("2 blocks erased in 1 namespaces", self.kvarve("erase", "--ns", ns, "--yes").stdout)
+        self.assertEqual(self.ask("status")["blocks"], 3)
+        erased = self.ask("erase", "--tenant", namespaces[0]["tenant"], "--yes")
+        self.assertEqual(erased, {"namespaces": 2, "removed_blocks": 3, "namespaces_of_unknown_tenant": 0})
+        self.assertEqual(self.ask("status")["blocks"], 0)
+        self.kvarve("erase", "--tenant", "nobody", "--yes", expect=FAILED)
+
     def test_bench(self):
         self.start()
         rows = self.ask("bench", "--block-bytes", "64KiB", "--blocks", "8", "--rounds", "2")["rows"]
