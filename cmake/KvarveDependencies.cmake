@@ -19,6 +19,7 @@ if(NOT KVARVE_CORE_ONLY)
   find_package(gRPC CONFIG REQUIRED)
   get_target_property(KVARVE_GRPC_PLUGIN gRPC::grpc_cpp_plugin LOCATION)
   find_package(prometheus-cpp CONFIG REQUIRED)
+  pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3)  # a filesystem that fails, for tests
   pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)
   find_package(yaml-cpp CONFIG REQUIRED)
   if(NOT TARGET yaml-cpp::yaml-cpp)            # its name since 0.8

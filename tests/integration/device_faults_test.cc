@@ -1,0 +1,251 @@
+// Goal: a device that fails, lies, is full or slow costs hits and nothing else: no wrong byte, no
+// daemon that ends or waits for ever, and what was complete is there when the device is well again
+// (unless it lied to a start, which then takes a segment for none).
+// Method: the real daemon over a FUSE filesystem that does all that when it is told to
+// (fault_fs.cc). Without /dev/fuse the tests are skipped.
+#include <sys/mman.h>
+#include <sys/mount.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+
+#include "storage/testing/seeded_random.h"
+#include "tests/integration/device_daemon_testing.h"
+#include "tests/integration/fault_fs.h"
+
+namespace kvarve {
+namespace {
+
+using testing::FsFaults;
+using testing::KeyChain;
+using testing::kMiBytes;
+
+constexpr uint64_t kBytes = 256 << 10;
+constexpr size_t kChainBlocks = 4;
+
+class DeviceFaultsTest : public testing::DeviceDaemonTest {
+ protected:
+  void SetUp() override {
+    if (::access("/dev/fuse", R_OK | W_OK) != 0) {
+      GTEST_SKIP() << "there is no /dev/fuse here that this user may open";
+    }
+    std::filesystem::create_directories(below());
+    std::filesystem::create_directories(mount());
+    FormatOptions format;
+    format.bytes = 1024 * kMiBytes;
+    format.segment_bytes = 16 * kMiBytes;
+    format.overwrite = false;
+    ASSERT_TRUE(FormatDevice(below() + "/nvme0", format).ok());
+    Configure(64 * kMiBytes, mount() + "/nvme0");
+    const std::string control = below() + "/" + testing::kFaultsFile;
+    const UniqueFd fd(::open(control.c_str(), O_CREAT | O_RDWR, 0600));
+    ASSERT_EQ(::ftruncate(fd.get(), sizeof(FsFaults)), 0);
+    void* const map =
+        ::mmap(nullptr, sizeof(FsFaults), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    ASSERT_NE(map, MAP_FAILED);
+    faults_ = static_cast<FsFaults*>(map);
+    Mount();
+    Start();
+    client_ = Connect();
+    ns_ = Open(*client_, kBytes);
+  }
+  void TearDown() override {
+    if (faults_ == nullptr) return;
+    Heal();
+    client_.reset();
+    End(SIGKILL);
+    ::kill(filesystem_, SIGTERM);  // it takes its mount away
+    ::waitpid(filesystem_, nullptr, 0);
+    ::munmap(faults_, sizeof(FsFaults));
+  }
+
+  std::string below() const { return folder_ + "/below"; }
+  std::string mount() const { return folder_ + "/mount"; }
+  void Mount() {
+    const auto self = std::filesystem::read_symlink("/proc/self/exe");
+    const std::string program = (self.parent_path() / "../bin/fault_fs").string();
+    filesystem_ = ::fork();
+    ASSERT_GE(filesystem_, 0);
+    if (filesystem_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+      ::execl(program.c_str(), program.c_str(), below().c_str(), mount().c_str(), nullptr);
+      ::_exit(127);
+    }
+    while (!std::filesystem::exists(mount() + "/nvme0")) {
+      int status = 0;
+      ASSERT_EQ(::waitpid(filesystem_, &status, WNOHANG), 0)
+          << "fault_fs ended with " << status << ": may this user mount?";
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  void Heal() {
+    for (auto* one_in : {&faults_->read_one_in, &faults_->write_one_in, &faults_->sync_one_in,
+                         &faults_->flip_one_in, &faults_->delay_micros}) {
+      one_in->store(0);
+    }
+  }
+  void Restart() {
+    client_.reset();
+    End(SIGKILL);
+    Start();
+    client_ = Connect();
+    ns_ = Open(*client_, kBytes);
+  }
+  static std::vector<BlockKey> Chain(uint64_t chain) { return KeyChain(chain, kChainBlocks); }
+  void PutChains(uint64_t begin, uint64_t end) {
+    for (uint64_t c = begin; c < end; ++c) EXPECT_TRUE(Put(*client_, ns_, Chain(c), kBytes)) << c;
+  }
+  void WaitCompleted(size_t blocks) const {
+    while (Completed().size() < blocks) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  // Blocks of the chains that come; no wrong byte.
+  size_t GetChains(uint64_t begin, uint64_t end) {
+    size_t blocks = 0;
+    for (uint64_t c = begin; c < end; ++c) blocks += Get(*client_, ns_, Chain(c), kBytes);
+    return blocks;
+  }
+  // After a restart over a healthy filesystem every block that was complete comes.
+  void ExpectAllCompleted(uint64_t chains) {
+    Heal();
+    const auto completed = Completed();
+    Restart();
+    WaitRecovered(*client_);
+    size_t missing = 0, expected = 0;
+    for (uint64_t c = 0; c < chains; ++c) {
+      const std::vector<BlockKey> chain = Chain(c);
+      size_t blocks = 0;
+      while (blocks < chain.size() && completed.contains(chain[blocks].bytes)) ++blocks;
+      if (blocks == 0) continue;
+      expected += blocks;
+      missing += blocks - Get(*client_, ns_, std::span(chain).first(blocks), kBytes);
+    }
+    EXPECT_EQ(missing, 0u) << "of " << expected;
+    std::printf("%zu complete blocks, %zu missing; %llu faults in %llu reads and %llu writes\n",
+                expected, missing, (unsigned long long)faults_->faults.load(),
+                (unsigned long long)faults_->reads.load(),
+                (unsigned long long)faults_->writes.load());
+  }
+
+  FsFaults* faults_ = nullptr;
+  pid_t filesystem_ = -1;
+  std::unique_ptr<Client> client_;
+  ClientNamespace ns_ = 0;
+};
+
+// Four times what memory holds, so that most has to come from the device.
+constexpr uint64_t kChains = 256;
+
+TEST_F(DeviceFaultsTest, ReadsThatFailAreMisses) {
+  PutChains(0, kChains);
+  WaitCompleted(kChains * kChainBlocks);
+  EXPECT_EQ(GetChains(0, kChains), kChains * kChainBlocks);
+  faults_->read_error.store(EIO);
+  faults_->read_one_in.store(4);
+  EXPECT_LT(GetChains(0, kChains), kChains * kChainBlocks);
+  faults_->read_one_in.store(1);
+  GetChains(0, kChains);
+  // Memory serves on.
+  PutChains(kChains, kChains + 4);
+  EXPECT_EQ(GetChains(kChains, kChains + 4), 4 * kChainBlocks);
+  ExpectAllCompleted(kChains);
+}
+
+TEST_F(DeviceFaultsTest, FlippedBitsAreMisses) {
+  PutChains(0, kChains);
+  WaitCompleted(kChains * kChainBlocks);
+  faults_->flip_one_in.store(2);
+  EXPECT_LT(GetChains(0, kChains), kChains * kChainBlocks);
+  EXPECT_GT(faults_->faults.load(), 50u);
+  ExpectAllCompleted(kChains);
+}
+
+TEST_F(DeviceFaultsTest, AFlippedBitMeetsTheRecoveryToo) {
+  PutChains(0, kChains);
+  WaitCompleted(kChains * kChainBlocks);
+  faults_->flip_one_in.store(3);
+  for (int start = 0; start < 3; ++start) {
+    std::filesystem::remove_all(folder_ + "/catalogue");
+    Restart();
+    GetChains(0, 32);
+  }
+  // What was misread when it was needed may be gone: a header that nobody can read is a free slot.
+  Heal();
+  Restart();
+  WaitRecovered(*client_);
+  EXPECT_GT(GetChains(0, kChains), kChains * kChainBlocks / 2);
+}
+
+TEST_F(DeviceFaultsTest, WritesThatFailLeavePutsInMemory) {
+  PutChains(0, 64);
+  WaitCompleted(64 * kChainBlocks);
+  uint64_t next = 64;
+  for (const int error : {0 /* short */, ENOSPC, EIO}) {
+    faults_->write_error.store(error);
+    faults_->write_one_in.store(3);
+    PutChains(next, next + 48);
+    faults_->write_one_in.store(1);
+    PutChains(next + 48, next + 64);
+    // The last ones are in memory, whatever became of them on the device.
+    EXPECT_EQ(GetChains(next + 60, next + 64), 4 * kChainBlocks);
+    next += 64;
+    ExpectAllCompleted(next);
+  }
+}
+
+TEST_F(DeviceFaultsTest, SyncsThatFailLoseNothing) {
+  faults_->sync_error.store(EIO);
+  faults_->sync_one_in.store(2);
+  PutChains(0, 128);
+  EXPECT_EQ(GetChains(124, 128), 4 * kChainBlocks);
+  ExpectAllCompleted(128);
+}
+
+// Puts come faster than the device takes them: they wait for their turn, and all arrive.
+TEST_F(DeviceFaultsTest, ASlowDeviceOnlySlowsDown) {
+  faults_->delay_micros.store(10'000);
+  PutChains(0, 96);
+  EXPECT_EQ(GetChains(0, 96), 96 * kChainBlocks);
+  WaitCompleted(96 * kChainBlocks);
+  ExpectAllCompleted(96);
+}
+
+// Everything at once, from several clients, with a SIGKILL at the end of each round.
+TEST_F(DeviceFaultsTest, UnderAnyFaultsAndKillsNoByteIsWrong) {
+  testing::SeededRandom random(31);
+  const int rounds = testing::IsLong() ? 40 : 5;
+  std::atomic<uint64_t> chains{0};
+  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+    faults_->read_error.store(EIO);
+    faults_->sync_error.store(EIO);
+    faults_->write_error.store(random.OneIn(3) ? 0 : random.OneIn(2) ? ENOSPC : EIO);
+    if (random.OneIn(2)) faults_->read_one_in.store(5 + random.Below(50));
+    if (random.OneIn(2)) faults_->write_one_in.store(5 + random.Below(50));
+    if (random.OneIn(3)) faults_->sync_one_in.store(3 + random.Below(5));
+    if (random.OneIn(2)) faults_->flip_one_in.store(3 + random.Below(20));
+    if (random.OneIn(4)) faults_->delay_micros.store(random.Below(3000));
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&, seed = random.Next()] {
+        const auto client = Connect();
+        const ClientNamespace ns = Open(*client, kBytes);
+        uint64_t state = seed;
+        for (int i = 0; i < 40; ++i) {
+          state = state * 6364136223846793005u + 1442695040888963407u;
+          const uint64_t known = chains.load();
+          if (known > 0 && state >> 62 != 0) {
+            Get(*client, ns, Chain((state >> 20) % known), kBytes);
+          } else {
+            Put(*client, ns, Chain(chains.fetch_add(1)), kBytes);
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    if (random.OneIn(3)) std::filesystem::remove_all(folder_ + "/catalogue");
+    ExpectAllCompleted(chains.load());
+  }
+}
+
+}  // namespace
+}  // namespace kvarve
