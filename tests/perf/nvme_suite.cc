@@ -1,10 +1,6 @@
-// Suite "nvme": the segment log beside bare io_uring loops on the same file, in turns. The file
-// lies in KVARVE_BENCH_DIR (without it in build/), takes 3 GiB and is removed.
-#include <fcntl.h>
-#include <liburing.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
+// Suite "nvme": the segment log, and the cache over it, beside bare io_uring loops on the same
+// file, in turns. The file lies in KVARVE_BENCH_DIR (without it in build/), takes 3 GiB and is
+// removed.
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -17,7 +13,9 @@
 #include "storage/segment/device_format.h"
 #include "storage/segment/map_owner_testing.h"
 #include "storage/segment/segment_log.h"
+#include "tests/perf/bare_device.h"
 #include "tests/perf/bench_table.h"
+#include "tests/perf/nvme_cache_rows.h"
 
 namespace kvarve::perf {
 namespace {
@@ -36,72 +34,6 @@ constexpr uint64_t kRoundBytes = 512ull << 20;
 constexpr size_t kDepth = 8;
 constexpr size_t kSmall = 64 << 10;
 constexpr int kSmallReads = 400;
-
-double CpuSeconds() {
-  rusage usage;
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return t.tv_sec + t.tv_usec / 1e6; };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-// What one would write without kvarve: one ring, fixed buffers, `depth` requests.
-class BareLoop {
- public:
-  BareLoop(const std::string& path, size_t depth, size_t bytes)
-      : depth_(depth), bytes_(bytes), memory_(depth * bytes) {
-    fd_.reset(::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
-    KV_CHECK(fd_.valid());
-    KV_CHECK(::io_uring_queue_init(64, &ring_, 0) == 0);
-    const iovec all{memory_.data(), memory_.size()};
-    fixed_ = ::io_uring_register_buffers(&ring_, &all, 1) == 0;
-  }
-  ~BareLoop() { ::io_uring_queue_exit(&ring_); }
-
-  // Moves a piece at each offset; returns the microseconds.
-  double Run(bool write, const std::vector<uint64_t>& offsets) {
-    const double start = NowMicros();
-    size_t next = 0, inflight = 0;
-    for (size_t i = 0; i < depth_ && next < offsets.size(); ++i, ++inflight)
-      Prepare(write, offsets[next++], i);
-    ::io_uring_submit(&ring_);
-    while (inflight > 0) {
-      io_uring_cqe* cqe = nullptr;
-      KV_CHECK(::io_uring_wait_cqe(&ring_, &cqe) == 0);
-      KV_CHECK(cqe->res == static_cast<int>(bytes_));
-      const size_t slot = ::io_uring_cqe_get_data64(cqe);
-      ::io_uring_cqe_seen(&ring_, cqe);
-      --inflight;
-      if (next == offsets.size()) continue;
-      Prepare(write, offsets[next++], slot);
-      ::io_uring_submit(&ring_);
-      ++inflight;
-    }
-    return NowMicros() - start;
-  }
-
- private:
-  void Prepare(bool write, uint64_t offset, size_t slot) {
-    io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
-    std::byte* at = memory_.data() + slot * bytes_;
-    const auto bytes = static_cast<unsigned>(bytes_);
-    if (write && fixed_) {
-      ::io_uring_prep_write_fixed(sqe, fd_.get(), at, bytes, offset, 0);
-    } else if (write) {
-      ::io_uring_prep_write(sqe, fd_.get(), at, bytes, offset);
-    } else if (fixed_) {
-      ::io_uring_prep_read_fixed(sqe, fd_.get(), at, bytes, offset, 0);
-    } else {
-      ::io_uring_prep_read(sqe, fd_.get(), at, bytes, offset);
-    }
-    ::io_uring_sqe_set_data64(sqe, slot);
-  }
-
-  const size_t depth_, bytes_;
-  AlignedBuffer memory_;
-  UniqueFd fd_;
-  io_uring ring_;
-  bool fixed_ = false;
-};
 
 class NvmeBench {
  public:
@@ -254,7 +186,7 @@ class NvmeBench {
   std::array<bool, kDepth> busy_{};
 };
 
-void Run(BenchTable* table) {
+void RunLogRows(BenchTable* table) {
   const std::vector<std::string> names = {"nvme/read/runs_4MiB", "nvme/read/core_s_per_GB",
                                           "nvme/write/sequential", "nvme/write/core_s_per_GB",
                                           "nvme/read/random_64KiB_over_bare"};
@@ -299,7 +231,12 @@ void Run(BenchTable* table) {
                   }});
 }
 
-KVARVE_BENCH_SUITE(nvme, "the segment log beside bare io_uring loops on the same file", Run);
+void Run(BenchTable* table) {
+  RunLogRows(table);
+  RunNvmeCacheRows(table);
+}
+
+KVARVE_BENCH_SUITE(nvme, "the NVMe tier beside bare io_uring loops on the same file", Run);
 
 }  // namespace
 }  // namespace kvarve::perf
