@@ -1,6 +1,7 @@
 // Thousands of lives of a log on a simulated disk (simulation_testing.h says what must hold), and
 // the proof that the checks see something: each planted bug is caught.
 //   KVARVE_TEST_SEED=N  runs that seed alone, in every kind.   KVARVE_TEST_LONG=1  many more seeds.
+//   KVARVE_TEST_SEEDS=A:B  runs the seeds from A to B - 1, so that many can be run in pieces.
 #include <cstdio>
 #include <cstdlib>
 
@@ -18,6 +19,12 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+// Else too few seeds run for what they should meet.
+bool IsNormalRun() {
+  return !kSanitized && std::getenv("KVARVE_TEST_SEED") == nullptr &&
+         std::getenv("KVARVE_TEST_SEEDS") == nullptr;
+}
+
 struct Seeds {
   uint64_t begin = 0, end = 0;
 };
@@ -25,6 +32,11 @@ Seeds SeedsOf(uint64_t normal) {
   if (const char* seed = std::getenv("KVARVE_TEST_SEED")) {
     const uint64_t one = std::strtoull(seed, nullptr, 10);
     return {one, one + 1};
+  }
+  if (const char* range = std::getenv("KVARVE_TEST_SEEDS")) {
+    char* rest = nullptr;
+    const uint64_t begin = std::strtoull(range, &rest, 10);
+    return {begin, *rest == ':' ? std::strtoull(rest + 1, nullptr, 10) : begin};
   }
   if (kSanitized) normal /= 4;
   return {0, std::getenv("KVARVE_TEST_LONG") != nullptr ? normal * 100 : normal};
@@ -71,7 +83,7 @@ SimOutcome RunAll(SimKind kind, Seeds seeds) {
 
 TEST(SimulationTest, HonestDisk) {
   const SimOutcome sum = RunAll(SimKind::kHonest, SeedsOf(500));
-  if (kSanitized || std::getenv("KVARVE_TEST_SEED") != nullptr) return;
+  if (!IsNormalRun()) return;
   // Nothing was checked in vain.
   EXPECT_GT(sum.power_losses, 100u);
   EXPECT_GT(sum.moved, 1000u);
@@ -87,7 +99,7 @@ TEST(SimulationTest, HonestDisk) {
 
 TEST(SimulationTest, DiskThatFails) {
   const SimOutcome sum = RunAll(SimKind::kFaulty, SeedsOf(300));
-  if (kSanitized || std::getenv("KVARVE_TEST_SEED") != nullptr) return;
+  if (!IsNormalRun()) return;
   EXPECT_GT(sum.faults.errors, 1000u);
   EXPECT_GT(sum.faults.shorts, 100u);
   EXPECT_GT(sum.checked, 1000u);
@@ -95,7 +107,7 @@ TEST(SimulationTest, DiskThatFails) {
 
 TEST(SimulationTest, DiskThatLies) {
   const SimOutcome sum = RunAll(SimKind::kLying, SeedsOf(200));
-  if (kSanitized || std::getenv("KVARVE_TEST_SEED") != nullptr) return;
+  if (!IsNormalRun()) return;
   EXPECT_GT(sum.faults.lies, 1000u);
 }
 
