@@ -14,6 +14,14 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
+// With the head's and the token's strides of a layer's K, or V, in a block.
+PagedTensor InBlock(const BlockLayout& layout, uint64_t row_bytes) {
+  PagedTensor tensor;
+  tensor.token_stride = static_cast<int64_t>(row_bytes);
+  tensor.head_stride = static_cast<int64_t>(layout.tokens * row_bytes);
+  return tensor;
+}
+
 absl::Status CheckPages(const AttentionPages& pages) {
   const bool is_mla = pages.k_dim == kMlaDim;
   if (std::ranges::find(kAttentionDims, pages.k_dim) == std::end(kAttentionDims) ||
@@ -23,6 +31,20 @@ absl::Status CheckPages(const AttentionPages& pages) {
                         "192 and 256 for both, and 576 with 512 (MLA)",
                         pages.k_dim, pages.v_dim));
   }
+  switch (pages.type) {
+    case ElementType::kFp32:
+    case ElementType::kFp16:
+    case ElementType::kBf16:
+    case ElementType::kFp8E4m3:
+      break;
+    default:
+      return absl::UnimplementedError(
+          "attention over elements that are not fp32, fp16, bf16 or fp8 e4m3");
+  }
+  if (pages.page_tokens == 0 || pages.kv_heads == 0) {
+    return absl::InvalidArgumentError("pages of no tokens or no heads");
+  }
+  if (pages.is_blocks) return absl::OkStatus();
   if (is_mla && pages.v.base != pages.k.base) {
     return absl::InvalidArgumentError("MLA: V is the first 512 elements of K's row, in place");
   }
@@ -67,6 +89,52 @@ std::pair<int64_t, int64_t> PagedAttention::Attended(const AttentionSequence& se
   return {first, last};
 }
 
+AttentionPages BlockPages(const BlockLayout& layout, uint32_t layer, ElementType type) {
+  const bool is_mla = layout.v_dim == 0;
+  AttentionPages pages{.k = InBlock(layout, layout.KRowBytes()),
+                       .type = type,
+                       .page_tokens = layout.tokens,
+                       .kv_heads = layout.kv_heads,
+                       .k_dim = layout.k_dim,
+                       .is_blocks = true,
+                       .k_offset = static_cast<int64_t>(layout.KOffset(layer, 0, 0))};
+  pages.v = is_mla ? pages.k : InBlock(layout, layout.VRowBytes());
+  pages.v_dim = is_mla ? kMlaLatent : layout.v_dim;
+  pages.v_offset = is_mla ? pages.k_offset : static_cast<int64_t>(layout.VOffset(layer, 0, 0));
+  return pages;
+}
+
+absl::Status PagedAttention::CheckSequence(size_t index) const {
+  const AttentionSequence& sequence = sequences_[index];
+  if (sequence.q_tokens > kAttentionQueryTokensMax) {
+    return absl::UnimplementedError(absl::StrFormat(
+        "sequence %d has %d query tokens, of at most %d: more is prefill, which is the engine's",
+        index, sequence.q_tokens, kAttentionQueryTokensMax));
+  }
+  const size_t pages = pages_.is_blocks ? sequence.blocks.size() : sequence.table.size();
+  if (sequence.q_tokens == 0 || sequence.kv_tokens < 0 ||
+      sequence.kv_tokens > static_cast<int64_t>(pages) * pages_.page_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("sequence %d: %d query tokens, %d KV tokens over a table of %d pages",
+                        index, sequence.q_tokens, sequence.kv_tokens, pages));
+  }
+  const int64_t begin = Attended(sequence, 0).first;
+  const int64_t end = Attended(sequence, sequence.q_tokens - 1).second;
+  for (int64_t page = begin / pages_.page_tokens; page * pages_.page_tokens < end; ++page) {
+    if (pages_.is_blocks) {
+      if (sequence.blocks[page] != nullptr) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("sequence %d: its block %d is null", index, page));
+    }
+    if (sequence.table[page] < 0 || sequence.table[page] >= pages_.pages) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("sequence %d: page %d of its table is %d, of %d", index, page,
+                          sequence.table[page], pages_.pages));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PagedAttention> PagedAttention::Create(
     const AttentionPages& pages, const AttentionOptions& options,
     std::span<const AttentionSequence> sequences) {
@@ -78,27 +146,10 @@ absl::StatusOr<PagedAttention> PagedAttention::Create(
   result.sequences_.assign(sequences.begin(), sequences.end());
   size_t rows = 0, states = 0;
   for (size_t s = 0; s < sequences.size(); ++s) {
+    KV_RETURN_IF_ERROR(result.CheckSequence(s));
     const AttentionSequence& sequence = sequences[s];
-    if (sequence.q_tokens > kAttentionQueryTokensMax) {
-      return absl::UnimplementedError(absl::StrFormat(
-          "sequence %d has %d query tokens, of at most %d: more is prefill, which is the engine's",
-          s, sequence.q_tokens, kAttentionQueryTokensMax));
-    }
-    if (sequence.q_tokens == 0 || sequence.kv_tokens < 0 ||
-        sequence.kv_tokens > static_cast<int64_t>(sequence.table.size()) * pages.page_tokens) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("sequence %d: %d query tokens, %d KV tokens over a table of %d pages", s,
-                          sequence.q_tokens, sequence.kv_tokens, sequence.table.size()));
-    }
     const int64_t begin = result.Attended(sequence, 0).first;
     const int64_t end = result.Attended(sequence, sequence.q_tokens - 1).second;
-    for (int64_t page = begin / pages.page_tokens; page * pages.page_tokens < end; ++page) {
-      if (sequence.table[page] < 0 || sequence.table[page] >= pages.pages) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("sequence %d: page %d of its table is %d, of %d", s, page,
-                            sequence.table[page], pages.pages));
-      }
-    }
     const int64_t split =
         options.split_tokens == 0 ? std::max<int64_t>(end, 1) : int64_t{options.split_tokens};
     uint32_t splits = 0;
@@ -139,6 +190,7 @@ void PagedAttention::Run(size_t index, const float* q) {
   }
   Attend({.pages = &pages_,
           .table = sequence.table.data(),
+          .blocks = sequence.blocks.data(),
           .head = item.head,
           .begin = item.begin,
           .end = item.end,

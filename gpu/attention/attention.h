@@ -21,14 +21,10 @@
 
 #include "absl/status/statusor.h"
 #include "gpu/paged/kv_view.h"
+#include "storage/block/layout.h"
+#include "storage/block/namespace.h"
 
 namespace kvarve {
-
-// What an element of the pages is. fp8 is e4m3fn.
-enum class KvType : uint8_t { kF32, kF16, kBf16, kFp8 };
-constexpr uint32_t ElementBytes(KvType type) {
-  return type == KvType::kF32 ? 4 : type == KvType::kFp8 ? 1 : 2;
-}
 
 inline constexpr uint32_t kAttentionQueryTokensMax = 16;
 // K's dimension; V's is the same. 576 is MLA, absorbed: a latent of 512, which is V too, and 64 of
@@ -39,18 +35,26 @@ inline constexpr uint32_t kMlaDim = 576, kMlaLatent = 512;
 // One layer's pages.
 struct AttentionPages {
   PagedTensor k;
-  PagedTensor v;  // for MLA the same as k
-  KvType type = KvType::kBf16;
+  PagedTensor v;                          // for MLA the same as k
+  ElementType type = ElementType::kBf16;  // or kFp16, kFp32, kFp8E4m3
   int64_t pages = 0;
   uint32_t page_tokens = 0, kv_heads = 0, k_dim = 0, v_dim = 0;
   float k_scale = 1, v_scale = 1;  // of fp8 pages: what a stored 1 stands for
+  bool is_blocks = false;          // made by BlockPages; then these two are bytes into a block:
+  int64_t k_offset = 0, v_offset = 0;
 };
+
+// Blocks in the canonical layout as pages, wherever each lies: one layer of them, to be attended by
+// sequences that name blocks. For MLA (v_dim 0 in the layout) V is the latent in K's rows.
+AttentionPages BlockPages(const BlockLayout& layout, uint32_t layer, ElementType type);
 
 struct AttentionSequence {
   std::span<const int32_t> table;  // page ids; those of which nothing is attended may be anything
-  int64_t kv_tokens = 0;           // tokens in the table's pages, from the first page's first
-  int64_t kv_position = 0;         // of the first of them
-  int64_t q_position = 0;          // of the first query token
+  // Of BlockPages: each block's first byte, in the table's stead; null where nothing is attended.
+  std::span<const std::byte* const> blocks;
+  int64_t kv_tokens = 0;    // tokens in the table's pages, from the first page's first
+  int64_t kv_position = 0;  // of the first of them
+  int64_t q_position = 0;   // of the first query token
   uint32_t q_tokens = 1;
 };
 
@@ -67,7 +71,8 @@ class PagedAttention {
  public:
   // InvalidArgument: says what of the pages, the options or a sequence is not as above, or which
   // page id that is attended is none. Unimplemented: too many query tokens (that is prefill, the
-  // engine's own), or a dimension that is not in the list. Tables and pages outlive this.
+  // engine's own), a dimension that is not in the list, or elements of another type. Tables and
+  // pages outlive this.
   static absl::StatusOr<PagedAttention> Create(const AttentionPages& pages,
                                                const AttentionOptions& options,
                                                std::span<const AttentionSequence> sequences);
@@ -89,6 +94,7 @@ class PagedAttention {
     int64_t begin, end;  // KV tokens
   };
   PagedAttention() = default;
+  absl::Status CheckSequence(size_t index) const;
   // Attended KV tokens of a query token, as [first, last).
   std::pair<int64_t, int64_t> Attended(const AttentionSequence& sequence, uint32_t token) const;
 

@@ -10,8 +10,8 @@
 namespace kvarve::testing {
 namespace {
 
-NumberType NumberOf(KvType type) {
-  return type == KvType::kF32 ? kF32 : type == KvType::kF16 ? kF16 : kBf16;
+NumberType NumberOf(ElementType type) {
+  return type == ElementType::kFp32 ? kF32 : type == ElementType::kFp16 ? kF16 : kBf16;
 }
 
 }  // namespace
@@ -21,7 +21,7 @@ TestPages::TestPages(const PageShape& shape, uint64_t seed) {
   pages_.type = shape.type, pages_.pages = shape.pages;
   pages_.page_tokens = shape.page_tokens, pages_.kv_heads = shape.kv_heads;
   pages_.k_dim = shape.k_dim, pages_.v_dim = is_mla ? kMlaLatent : shape.k_dim;
-  if (shape.type == KvType::kFp8) pages_.k_scale = 0.75f, pages_.v_scale = 1.5f;
+  if (shape.type == ElementType::kFp8E4m3) pages_.k_scale = 0.75f, pages_.v_scale = 1.5f;
   const int64_t element = ElementBytes(shape.type), heads = shape.kv_heads;
   const int64_t tokens = shape.page_tokens;
   int64_t row = shape.k_dim * element;
@@ -58,7 +58,7 @@ TestPages::TestPages(const PageShape& shape, uint64_t seed) {
 }
 
 void TestPages::SetNumber(std::byte* at, float value) {
-  if (pages_.type == KvType::kFp8) {
+  if (pages_.type == ElementType::kFp8E4m3) {
     *at = static_cast<std::byte>(std::isnan(value) ? 0x7f : NearestFp8(value));
   } else {
     StoreNumber(at, NumberOf(pages_.type), value);
@@ -68,7 +68,7 @@ void TestPages::SetNumber(std::byte* at, float value) {
 float TestPages::Number(const PagedTensor& tensor, int64_t page, uint32_t head, uint32_t token,
                         uint32_t d) const {
   const std::byte* at = tensor.Row(page, head, token) + d * ElementBytes(pages_.type);
-  if (pages_.type == KvType::kFp8) return Fp8Value(static_cast<uint8_t>(*at));
+  if (pages_.type == ElementType::kFp8E4m3) return Fp8Value(static_cast<uint8_t>(*at));
   return LoadNumber(at, NumberOf(pages_.type));
 }
 

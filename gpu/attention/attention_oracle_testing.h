@@ -19,7 +19,7 @@ inline constexpr PageLayout kPageLayouts[] = {PageLayout::kHnd, PageLayout::kNhd
                                               PageLayout::kInterleaved, PageLayout::kWithGaps};
 
 struct PageShape {
-  KvType type = KvType::kBf16;
+  ElementType type = ElementType::kBf16;
   PageLayout layout = PageLayout::kHnd;
   int64_t pages = 8;
   uint32_t page_tokens = 16, kv_heads = 2, k_dim = 64;

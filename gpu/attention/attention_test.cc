@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -99,7 +100,8 @@ class AttentionTest : public ::testing::Test {
 TEST_F(AttentionTest, AgreesWithTheDefinition) {
   int n = 0;
   for (const uint32_t dim : kAttentionDims) {
-    for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kFp8}) {
+    for (const ElementType type :
+         {ElementType::kFp32, ElementType::kFp16, ElementType::kBf16, ElementType::kFp8E4m3}) {
       for (const uint32_t group : {1u, 4u, 8u}) {
         const uint64_t seed = ++n;
         SCOPED_TRACE(absl::StrFormat("seed %d: dim %d, type %d, group %d", seed, dim,
@@ -144,8 +146,12 @@ TEST_F(AttentionTest, AgreesWithTheDefinition) {
 TEST_F(AttentionTest, SplitsMergeToTheUndivided) {
   for (const auto& [tokens, bound] : {std::pair<int64_t, double>{4096, 2e-6}, {131072, 1e-5}}) {
     const int64_t pages = tokens / 256;
-    const TestPages memory(
-        {.type = KvType::kF32, .pages = pages, .page_tokens = 256, .kv_heads = 1, .k_dim = 64}, 3);
+    const TestPages memory({.type = ElementType::kFp32,
+                            .pages = pages,
+                            .page_tokens = 256,
+                            .kv_heads = 1,
+                            .k_dim = 64},
+                           3);
     const auto table = ShuffledTable(pages, 4);
     const std::vector<AttentionSequence> sequences = {
         {.table = table, .kv_tokens = tokens, .q_position = tokens - 1}};
@@ -165,7 +171,7 @@ TEST_F(AttentionTest, SplitsMergeToTheUndivided) {
 
 // Two calls over the parts of one context, as when a part of it lies in another tier.
 TEST_F(AttentionTest, PartsOfAContextMergeToIt) {
-  const TestPages memory({.type = KvType::kBf16, .pages = 12, .k_dim = 128}, 6);
+  const TestPages memory({.type = ElementType::kBf16, .pages = 12, .k_dim = 128}, 6);
   const auto table = ShuffledTable(12, 7);
   const AttentionOptions options{.q_heads = 8, .scale = 0.09f, .soft_cap = 30, .window = 150};
   const std::vector<float> sinks = {1, -1, 0.5f, 2, 0, 3, -2, 1};
@@ -222,7 +228,8 @@ TEST_F(AttentionTest, NothingAttendedIsZeroAndMinusInfinity) {
 }
 
 TEST_F(AttentionTest, PageBoundariesAndWindowsToTheToken) {
-  const TestPages memory({.type = KvType::kF16, .pages = 8, .page_tokens = 16, .k_dim = 80}, 10);
+  const TestPages memory({.type = ElementType::kFp16, .pages = 8, .page_tokens = 16, .k_dim = 80},
+                         10);
   const auto table = ShuffledTable(8, 11);
   const auto q = Queries(1, 4, 80, 12);
   for (const int64_t tokens : {15, 16, 17, 31, 32, 33, 127, 128}) {
@@ -243,7 +250,7 @@ TEST_F(AttentionTest, PageBoundariesAndWindowsToTheToken) {
 TEST_F(AttentionTest, WhatIsNotAttendedStaysOut) {
   for (const AttentionPath path : Paths()) {
     SetAttentionPathForTest(path);
-    TestPages memory({.type = KvType::kBf16, .pages = 8, .page_tokens = 16}, 13);
+    TestPages memory({.type = ElementType::kBf16, .pages = 8, .page_tokens = 16}, 13);
     const AttentionOptions options{.q_heads = 4, .scale = 0.1f, .window = 20, .split_tokens = 16};
     std::vector<int32_t> table = {3, 1, 4, 5};
     const std::vector<AttentionSequence> sequences = {
@@ -267,7 +274,7 @@ TEST_F(AttentionTest, ANanReachesWhoAttendsItAndNobodyElse) {
   for (const AttentionPath path : Paths()) {
     for (const bool is_v : {false, true}) {
       SetAttentionPathForTest(path);
-      TestPages memory({.type = KvType::kBf16, .pages = 4, .page_tokens = 16}, 15);
+      TestPages memory({.type = ElementType::kBf16, .pages = 4, .page_tokens = 16}, 15);
       const std::vector<int32_t> table = {3, 1, 2, 0};
       memory.SetRow(is_v, 0, /*head=*/1, 53 - 48, std::nanf(""));
       const AttentionOptions options{.q_heads = 8, .scale = 0.1f};
@@ -291,7 +298,8 @@ TEST_F(AttentionTest, ANanReachesWhoAttendsItAndNobodyElse) {
 
 // Forks share pages, and one table may name a page twice.
 TEST_F(AttentionTest, SharedAndRepeatedPages) {
-  const TestPages memory({.type = KvType::kFp8, .pages = 4, .page_tokens = 8, .k_dim = 96}, 17);
+  const TestPages memory({.type = ElementType::kFp8E4m3, .pages = 4, .page_tokens = 8, .k_dim = 96},
+                         17);
   const std::vector<int32_t> one = {2, 0, 2}, other = {2, 0, 1};
   const AttentionOptions options{.q_heads = 2, .scale = 0.2f};
   const std::vector<AttentionSequence> sequences = {
@@ -306,7 +314,7 @@ TEST_F(AttentionTest, SharedAndRepeatedPages) {
 TEST_F(AttentionTest, LogitsOfAnySize) {
   for (const AttentionPath path : Paths()) {
     SetAttentionPathForTest(path);
-    TestPages memory({.type = KvType::kF32, .pages = 8, .page_tokens = 16}, 19);
+    TestPages memory({.type = ElementType::kFp32, .pages = 8, .page_tokens = 16}, 19);
     const auto table = ShuffledTable(8, 20);
     for (uint32_t token = 0; token < 16; ++token) memory.SetRow(false, table[7], 0, token, 1.0f);
     const auto q = Queries(1, 2, 64, 21);
@@ -324,13 +332,64 @@ TEST_F(AttentionTest, LogitsOfAnySize) {
   }
 }
 
+// A host tier's blocks, each somewhere: the same numbers as pages say the same.
+TEST_F(AttentionTest, BlocksInTheCanonicalLayoutArePages) {
+  for (const uint32_t dim : {128u, kMlaDim}) {
+    const bool is_mla = dim == kMlaDim;
+    const uint32_t heads = is_mla ? 1 : 2;
+    const BlockLayout layout{3, heads, 32, dim, is_mla ? 0 : dim, 2};
+    const TestPages memory({.type = ElementType::kBf16,
+                            .pages = 4,
+                            .page_tokens = 32,
+                            .kv_heads = heads,
+                            .k_dim = dim},
+                           23);
+    const std::vector<int32_t> table = {2, 0, 3};
+    std::vector<std::vector<std::byte>> blocks;
+    std::vector<const std::byte*> at;
+    for (const int32_t page : table) {
+      auto& block = blocks.emplace_back(layout.BlockBytes() + 1, std::byte{0x7f});  // NaN
+      for (uint32_t head = 0; head < heads; ++head) {
+        for (uint32_t token = 0; token < 32; ++token) {
+          std::memcpy(&block[1 + layout.KOffset(1, head, token)],
+                      memory.pages().k.Row(page, head, token), layout.KRowBytes());
+          std::memcpy(&block[1 + layout.VOffset(1, head, token)],
+                      memory.pages().v.Row(page, head, token), layout.VRowBytes());
+        }
+      }
+      at.push_back(&block[1]);  // at an odd place
+    }
+    const AttentionOptions options{.q_heads = 8, .scale = 0.1f, .split_tokens = 32};
+    const auto q = Queries(2, 8, dim, 24);
+    const Answer want =
+        Attend(memory, options,
+               {{.table = table, .kv_tokens = 90, .q_position = 88, .q_tokens = 2}}, {}, q);
+    const AttentionSequence sequence{
+        .blocks = at, .kv_tokens = 90, .q_position = 88, .q_tokens = 2};
+    auto attention = PagedAttention::Create(BlockPages(layout, 1, ElementType::kBf16), options,
+                                            std::span(&sequence, 1));
+    ASSERT_TRUE(attention.ok()) << attention.status();
+    Answer got{std::vector<float>(want.out.size()), std::vector<float>(want.lse.size())};
+    for (size_t item = 0; item < attention->items(); ++item) attention->Run(item, q.data());
+    attention->Finish({}, got.out.data(), got.lse.data());
+    EXPECT_EQ(got.out, want.out);
+    EXPECT_EQ(got.lse, want.lse);
+    at[1] = nullptr;
+    EXPECT_EQ(PagedAttention::Create(BlockPages(layout, 1, ElementType::kBf16), options,
+                                     std::span(&sequence, 1))
+                  .status()
+                  .message(),
+              "sequence 0: its block 1 is null");
+  }
+}
+
 // Memory is only where it is touched.
 TEST_F(AttentionTest, PagesFartherApartThan32BitsReach) {
   constexpr int64_t kStride = int64_t{3} << 30, kBytes = 3 * kStride;
   void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   ASSERT_NE(memory, MAP_FAILED);
-  AttentionPages pages{.type = KvType::kF32, .pages = 3, .page_tokens = 1, .kv_heads = 1};
+  AttentionPages pages{.type = ElementType::kFp32, .pages = 3, .page_tokens = 1, .kv_heads = 1};
   pages.k_dim = pages.v_dim = 64;
   pages.k = {static_cast<std::byte*>(memory), kBytes, kStride, 512, 512};
   pages.v = {pages.k.base + 256, kBytes - 256, kStride, 512, 512};

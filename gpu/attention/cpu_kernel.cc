@@ -19,6 +19,9 @@ namespace kvarve {
 namespace {
 
 constexpr uint32_t kTile = 32;  // tokens whose logits are computed together
+constexpr size_t ElementSize(ElementType type) {
+  return type == ElementType::kFp32 ? 4 : type == ElementType::kFp8E4m3 ? 1 : 2;
+}
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 namespace portable {

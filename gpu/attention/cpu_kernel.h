@@ -14,7 +14,8 @@ namespace kvarve {
 
 struct AttentionWork {
   const AttentionPages* pages;
-  const int32_t* table;
+  const int32_t* table;            // of pages, or
+  const std::byte* const* blocks;  // of blocks
   uint32_t head;
   int64_t begin, end;  // KV tokens; each is attended by a row
   uint32_t rows;

@@ -152,3 +152,8 @@ class Engine:
         """A fault, once, for tests: fail_load, delay_load, flip_save of the block of this key."""
     def close(self, wait: float = ...) -> None:
         """Waits for pending saves up to `wait`; ends everything."""
+
+def attend(q: Any, blocks: Sequence[Any], out: Any, lse: Any, **shape: Any) -> None:
+    """Use kvarve.attend."""
+def merge_states(outs: Sequence[Any], lses: Sequence[Any], out: Any, lse: Any, rows: int, dim: int) -> None:
+    """Use kvarve.merge_states."""

@@ -82,6 +82,7 @@ class ReadBuffer {
   Py_buffer view_{};
 };
 
+void BindAttention(pybind11::module_& module);
 void BindCasts(pybind11::module_& module);
 void BindHash(pybind11::module_& module);
 void BindClient(pybind11::module_& module);

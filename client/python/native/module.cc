@@ -8,4 +8,5 @@ PYBIND11_MODULE(_native, module) {
   kvarve::python::BindHash(module);
   kvarve::python::BindClient(module);
   kvarve::python::BindEngine(module);
+  kvarve::python::BindAttention(module);
 }

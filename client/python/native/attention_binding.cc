@@ -1,0 +1,132 @@
+// kvarve._native.attend: attention over blocks where they lie.
+#include <atomic>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "client/python/native/casts.h"
+#include "gpu/attention/attention.h"
+
+namespace kvarve::python {
+namespace {
+
+constexpr uint32_t kSplitTokens = 512;
+
+void CheckBytes(uint64_t got, uint64_t bytes, const char* what) {
+  if (got == bytes) return;
+  Raise(absl::InvalidArgumentError(
+      absl::StrFormat("attend: %s has %d bytes, not %d", what, got, bytes)));
+}
+
+namespace py = pybind11;
+
+struct Shape {
+  uint32_t layer, layers, kv_heads, block_tokens, k_dim, v_dim;
+};
+
+void RunOn(PagedAttention* attention, uint32_t threads, const float* q) {
+  std::atomic<size_t> next = 0;
+  const auto run = [&] {
+    for (size_t item = next++; item < attention->items(); item = next++) attention->Run(item, q);
+  };
+  std::vector<std::jthread> others;
+  for (uint32_t i = 1; i < threads; ++i) others.emplace_back(run);
+  run();
+}
+
+// A whole buffer that is written to.
+float* Output(const py::buffer_info& info, uint64_t bytes, const char* what) {
+  CheckBytes(static_cast<uint64_t>(info.size * info.itemsize), bytes, what);
+  return static_cast<float*>(info.ptr);
+}
+
+void Attend(const py::handle& q, const py::sequence& blocks, const py::buffer& out,
+            const py::buffer& lse, const Shape& shape, ElementType type,
+            const AttentionOptions& options, AttentionSequence sequence, uint32_t threads) {
+  const BlockLayout layout{shape.layers, shape.kv_heads, shape.block_tokens,
+                           shape.k_dim,  shape.v_dim,    ElementBytes(type)};
+  if (shape.layer >= shape.layers) {
+    Raise(absl::InvalidArgumentError(
+        absl::StrFormat("attend: layer %d of %d", shape.layer, shape.layers)));
+  }
+  const AttentionPages pages = BlockPages(layout, shape.layer, type);
+  const uint64_t rows = uint64_t{sequence.q_tokens} * options.q_heads;
+  // Buffers stay exported until the end of the call, and a View's lease with them.
+  const ReadBuffer queries(q);
+  CheckBytes(queries.size(), rows * shape.k_dim * sizeof(float), "q");
+  const py::buffer_info outputs = out.request(true), sums = lse.request(true);
+  float* const to = Output(outputs, rows * pages.v_dim * sizeof(float), "out");
+  float* const lse_to = Output(sums, rows * sizeof(float), "lse");
+  std::vector<ReadBuffer> kept;
+  std::vector<const std::byte*> at;
+  for (const py::handle& block : blocks) {
+    kept.emplace_back(block);
+    CheckBytes(kept.back().size(), layout.BlockBytes(), "a block");
+    at.push_back(kept.back().data());
+  }
+  sequence.blocks = at;
+  PagedAttention attention =
+      ValueOrRaise(PagedAttention::Create(pages, options, std::span(&sequence, 1)));
+  WithoutGil([&] {
+    RunOn(&attention, threads, reinterpret_cast<const float*>(queries.data()));
+    attention.Finish({}, to, lse_to);
+    return 0;
+  });
+}
+
+void Merge(const py::sequence& outs, const py::sequence& lses, const py::buffer& out,
+           const py::buffer& lse, uint64_t rows, uint64_t dim) {
+  if (py::len(outs) != py::len(lses)) {
+    Raise(absl::InvalidArgumentError("merge_states: as many outputs as log-sum-exps"));
+  }
+  std::vector<ReadBuffer> kept;
+  std::vector<AttentionState> states;
+  for (size_t i = 0; i < py::len(outs); ++i) {
+    const ReadBuffer& part = kept.emplace_back(outs[i]);
+    CheckBytes(part.size(), rows * dim * sizeof(float), "an output");
+    const auto* const values = reinterpret_cast<const float*>(part.data());
+    const ReadBuffer& sum = kept.emplace_back(lses[i]);
+    CheckBytes(sum.size(), rows * sizeof(float), "a log-sum-exp");
+    states.push_back({values, reinterpret_cast<const float*>(sum.data())});
+  }
+  const py::buffer_info outputs = out.request(true), sums = lse.request(true);
+  MergeStates(states, rows, dim, {}, Output(outputs, rows * dim * sizeof(float), "out"),
+              Output(sums, rows * sizeof(float), "lse"));
+}
+
+}  // namespace
+
+void BindAttention(py::module_& module) {
+  module.def(
+      "attend",
+      [](const py::object& q, const py::sequence& blocks, const py::buffer& out,
+         const py::buffer& lse, uint32_t q_tokens, uint32_t q_heads, uint32_t layer,
+         uint32_t layers, uint32_t kv_heads, uint32_t block_tokens, uint32_t k_dim, uint32_t v_dim,
+         ElementType element_type, int64_t kv_tokens, int64_t kv_position, int64_t q_position,
+         float scale, float soft_cap, int64_t window, uint32_t threads) {
+        const uint32_t split =
+            block_tokens == 0 ? 0 : (kSplitTokens + block_tokens - 1) / block_tokens * block_tokens;
+        Attend(q, blocks, out, lse, {layer, layers, kv_heads, block_tokens, k_dim, v_dim},
+               element_type,
+               {.q_heads = q_heads,
+                .scale = scale,
+                .soft_cap = soft_cap,
+                .window = window,
+                .split_tokens = split},
+               {.kv_tokens = kv_tokens,
+                .kv_position = kv_position,
+                .q_position = q_position,
+                .q_tokens = q_tokens},
+               threads);
+      },
+      py::arg("q"), py::arg("blocks"), py::arg("out"), py::arg("lse"), py::kw_only(),
+      py::arg("q_tokens"), py::arg("q_heads"), py::arg("layer"), py::arg("layers"),
+      py::arg("kv_heads"), py::arg("block_tokens"), py::arg("k_dim"), py::arg("v_dim"),
+      py::arg("element_type"), py::arg("kv_tokens"), py::arg("kv_position"), py::arg("q_position"),
+      py::arg("scale"), py::arg("soft_cap"), py::arg("window"), py::arg("threads"));
+  module.def("merge_states", &Merge, py::arg("outs"), py::arg("lses"), py::arg("out"),
+             py::arg("lse"), py::arg("rows"), py::arg("dim"));
+}
+
+}  // namespace kvarve::python
