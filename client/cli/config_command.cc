@@ -32,10 +32,22 @@ int Vllm(const Context& context, const VllmFlags& flags) {
   return kExitGood;
 }
 
+int Daemons(const Context& context) {
+  const absl::StatusOr<Json> answer = Ask(context, {{"op", "config"}});
+  if (!answer.ok()) return Report(context, answer.status());
+  if (context.json) {
+    PrintJson(*answer);
+  } else {
+    Print(TextOf(*answer, "yaml"));
+  }
+  return kExitGood;
+}
+
 }  // namespace
 
 void AddConfigCommand(CLI::App* app, Context* context) {
-  CLI::App* const config = app->add_subcommand("config", "What an engine has to be started with");
+  CLI::App* const config =
+      app->add_subcommand("config", "What an engine has to be started with, and the daemon was");
   config->require_subcommand(1);
   CLI::App* const vllm = config->add_subcommand("vllm", "Flags and environment for vLLM");
   const auto flags = std::make_shared<VllmFlags>();
@@ -44,6 +56,9 @@ void AddConfigCommand(CLI::App* app, Context* context) {
   vllm->add_flag("--value", flags->value,
                  "Print only the value: --kv-transfer-config \"$(kvarve config vllm --value)\"");
   vllm->callback([=] { context->command = [=] { return Vllm(*context, *flags); }; });
+
+  CLI::App* const daemon = config->add_subcommand("daemon", "The daemon's effective configuration");
+  daemon->callback([=] { context->command = [=] { return Daemons(*context); }; });
 }
 
 }  // namespace kvarve::cli

@@ -41,12 +41,16 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Context& context, uint64_t
   ClientOptions options;
   options.endpoint = context.endpoint;
   options.token_file = context.token_file;
+  options.tls = context.tls;
+  options.insecure_plaintext_off_loopback = context.insecure_plaintext_off_loopback;
   options.client_name = "kvarve";
   options.staging_bytes = staging_bytes;
   options.timeout_nanos = timeout_nanos;
   options.put_timeout_nanos = std::max(options.put_timeout_nanos, timeout_nanos);
   KV_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Create(options));
-  const absl::Status ready = client->WaitReady(timeout_nanos);
+  absl::Status ready = client->WaitReady(timeout_nanos);
+  // An endpoint of administration serves no blocks.
+  if (client->is_remote() && absl::IsUnimplemented(ready)) ready = absl::OkStatus();
   // Another host's daemon may answer, and refuse.
   if (!ready.ok() && client->is_remote() && ready.code() != absl::StatusCode::kDeadlineExceeded) {
     return ready;

@@ -37,6 +37,8 @@ enum ExitCode {
 struct Context {
   std::string endpoint = kDefaultEndpoint;
   std::string token_file;  // empty: none
+  ClientTls tls;
+  bool insecure_plaintext_off_loopback = false;
   std::string timeout = "5s";
   bool json = false;
   std::function<int()> command;  // of the chosen subcommand; returns an exit code

@@ -254,6 +254,33 @@ int Resize(const Context& context, const std::string& capacity) {
   return kExitGood;
 }
 
+int Drain(const Context& context, bool on) {
+  const absl::StatusOr<Json> answer = Ask(context, {{"op", "drain"}, {"on", on}});
+  if (!answer.ok()) return Report(context, answer.status());
+  if (context.json) {
+    PrintJson(*answer);
+  } else {
+    Print(on ? "takes no new blocks from other hosts and is not ready any more; " +
+                   Count(*answer, "open_streams") + " streams are open\n"
+             : "serves again\n");
+  }
+  return kExitGood;
+}
+
+int Evict(const Context& context, const std::string& bytes, const std::string& tenant) {
+  Json request = {{"op", "evict"}, {"bytes", bytes}};
+  if (!tenant.empty()) request["tenant"] = tenant;
+  const absl::StatusOr<Json> answer = Ask(context, request);
+  if (!answer.ok()) return Report(context, answer.status());
+  if (context.json) {
+    PrintJson(*answer);
+  } else {
+    Print(Count(*answer, "evicted_blocks") + " blocks evicted, " + Bytes(*answer, "evicted_bytes") +
+          "\n");
+  }
+  return kExitGood;
+}
+
 struct InvalidateFlags {
   std::string ns;
   std::string model;
@@ -349,6 +376,19 @@ void AddDaemonCommands(CLI::App* app, Context* context) {
   const auto capacity = std::make_shared<std::string>();
   resize->add_option("capacity", *capacity, "2GiB, or 50% of what the host can give")->required();
   resize->callback([=] { context->command = [=] { return Resize(*context, *capacity); }; });
+
+  CLI::App* const drain = app->add_subcommand(
+      "drain", "Take no new blocks from other hosts, and tell health checks so; reads go on");
+  const auto off = std::make_shared<bool>(false);
+  drain->add_flag("--off", *off, "Serve again");
+  drain->callback([=] { context->command = [=] { return Drain(*context, !*off); }; });
+
+  CLI::App* const evict =
+      app->add_subcommand("evict", "Free memory by the eviction policy, as puts would");
+  const auto bytes = std::make_shared<std::string>(), tenant = std::make_shared<std::string>();
+  evict->add_option("bytes", *bytes, "At least so much, as far as blocks in use allow")->required();
+  evict->add_option("--tenant", *tenant, "Of this tenant only");
+  evict->callback([=] { context->command = [=] { return Evict(*context, *bytes, *tenant); }; });
 
   CLI::App* const invalidate =
       app->add_subcommand("invalidate", "Remove blocks: lookups miss them at once");

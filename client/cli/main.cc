@@ -19,6 +19,18 @@ constexpr char kFooter[] = R"(
 Exit codes: 0 good; 1 the daemon refused, or something failed; 2 wrong command line; 3 no daemon answers;
 4 fewer blocks were found than asked for; 5 doctor found a problem.)";
 
+void AddTlsOptions(CLI::App* app, ClientTls* tls) {
+  app->add_option("--tls-ca-file", tls->ca_file, "Authorities of daemons' certificates (PEM)")
+      ->envname("KVARVE_TLS_CA_FILE");
+  app->add_option("--tls-certificate-file", tls->certificate_file, "This client's certificate")
+      ->envname("KVARVE_TLS_CERTIFICATE_FILE");
+  app->add_option("--tls-key-file", tls->key_file, "Its key (mode 0600)")
+      ->envname("KVARVE_TLS_KEY_FILE");
+  app->add_option("--tls-server-name", tls->server_name,
+                  "Name that the daemon's certificate must have, when not the endpoint's")
+      ->envname("KVARVE_TLS_SERVER_NAME");
+}
+
 int Main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_DFL);
 #ifdef KVARVE_WITH_GRPC
@@ -32,12 +44,17 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();  // options of all commands may stand behind the command too
   app.add_option("--endpoint", context.endpoint,
-                 "Where the daemon is: unix:///PATH, or kvarve://HOST:PORT for blocks over gRPC")
+                 "Where the daemon is: unix:///PATH, kvarves://HOST:PORT for gRPC in TLS, or "
+                 "kvarve://HOST:PORT in plaintext")
       ->envname("KVARVE_ENDPOINT")
       ->capture_default_str();
   app.add_option("--token-file", context.token_file,
                  "File whose first line is shown to daemons of other hosts")
       ->envname("KVARVE_TOKEN_FILE");
+  AddTlsOptions(&app, &context.tls);
+  app.add_flag("--insecure-plaintext-off-loopback", context.insecure_plaintext_off_loopback,
+               "Let kvarve:// go to other hosts, unencrypted")
+      ->envname("KVARVE_INSECURE_PLAINTEXT_OFF_LOOPBACK");
   app.add_option("--timeout", context.timeout, "How long to wait for it")
       ->capture_default_str()
       ->check([](const std::string& text) {

@@ -485,11 +485,7 @@ absl::StatusOr<uint64_t> Client::Invalidate(ClientNamespace ns, std::span<const 
 }
 
 absl::StatusOr<std::string> Client::Admin(std::string_view json) {
-  if (is_remote()) {
-    return absl::UnimplementedError(
-        "administration goes over the node's own sockets: ask on its host, or its "
-        "rpc.admin_socket");
-  }
+  if (is_remote()) return rep_->remote->Admin(json);
   std::string answer;
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
     return client::SendAdmin(turn, json, rep_->link->options().put_timeout_nanos, &answer);

@@ -6,7 +6,8 @@
 // calls nothing (the breaker opens, a probe in the background closes it). A miss is an answer (0
 // blocks), never an error.
 //
-// On the endpoint of another host ("kvarve://host:port", over gRPC) the calls are the same: what is
+// On the endpoint of another host ("kvarves://host:port": gRPC in TLS; "kvarve://": gRPC in
+// plaintext, which stays on this host unless it is allowed by name) the calls are the same: what is
 // read in place here is there copied into memory of the View's own, verified as it comes, and
 // grants keep blocks for a bounded time without saying where they lie.
 //
@@ -36,6 +37,14 @@
 
 namespace kvarve {
 
+// PEM files for "kvarves://" endpoints; read again when they change.
+struct ClientTls {
+  std::string ca_file;           // authorities of daemons' certificates; required
+  std::string certificate_file;  // this client's, with the chain up to the authority
+  std::string key_file;          // its key; nobody else may read it
+  std::string server_name;       // that the daemon's certificate must have; empty: the endpoint's
+};
+
 struct ClientOptions {
   std::string endpoint = "unix:///run/kvarve/kvarved.sock";
   std::string
@@ -44,6 +53,8 @@ struct ClientOptions {
   uint16_t dp_rank = 0, pp_rank = 0, tp_rank = 0;
   std::string client_name = "libkvarve";
   std::string token_file;  // its first line is shown to daemons of other hosts; of mode 0600
+  ClientTls tls;
+  bool insecure_plaintext_off_loopback = false;  // else "kvarve://" goes to this host only
   // For puts; 0: this process never puts. A daemon that has none left is asked again from time to
   // time, when nothing is being read.
   uint64_t staging_bytes = 64ull << 20;
@@ -57,6 +68,9 @@ struct ClientOptions {
   // How long a call looks for its answer before it sleeps, while that pays off
   // (client/local/poll_wait.h); 0: never.
   int64_t poll_nanos = 50'000;
+  // Reads over a network that take longer than most did are asked for once more, on a connection of
+  // its own; the first answer wins.
+  bool hedge_reads = false;
   int breaker_failures = 3;                    // consecutive time-outs that open the breaker
   int64_t probe_interval_nanos = 250'000'000;  // reconnects and breaker probes
 };
@@ -150,7 +164,7 @@ struct ClientState {
   bool breaker_open = false;
   uint64_t incarnation = 0;
   std::string daemon_version;
-  uint64_t timeouts = 0, reconnects = 0, checksum_mismatches = 0;
+  uint64_t timeouts = 0, reconnects = 0, checksum_mismatches = 0, hedged_reads = 0;
   std::string last_error;  // of the last attempt to connect; says what to do
 };
 
@@ -211,8 +225,8 @@ class Client {
   absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
                                uint64_t request_id);
   absl::StatusOr<uint64_t> Invalidate(ClientNamespace ns, std::span<const BlockKey> keys = {});
-  // JSON request and answer: {"op": "status" | "stats" | "namespaces" | "resize" | "invalidate",
-  // ...}.
+  // JSON request and answer: {"op": "status" | "stats" | "resize" | ..., ...} (docs/operations.md).
+  // Of another host's daemon at its rpc.admin_listen; Unimplemented elsewhere.
   absl::StatusOr<std::string> Admin(std::string_view json);
 
   // 0: no such namespace.

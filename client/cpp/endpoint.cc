@@ -10,13 +10,13 @@ namespace kvarve::client {
 namespace {
 
 constexpr std::string_view kUnixScheme = "unix://";
-constexpr std::string_view kRemoteScheme = "kvarve://";
+constexpr std::string_view kRemoteScheme = "kvarve://", kTlsScheme = "kvarves://";
 constexpr size_t kMaxHostBytes = 253;
 constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
 absl::Status Bad(std::string_view text, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrFormat(
-      "endpoint \"%s\": %s; write unix:///run/kvarve/kvarved.sock or kvarve://host:7410", text,
+      "endpoint \"%s\": %s; write unix:///run/kvarve/kvarved.sock or kvarves://host:7410", text,
       why));
 }
 
@@ -26,8 +26,8 @@ bool IsPort(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() && port >= 1 && port <= 65535;
 }
 
-absl::StatusOr<Endpoint> ParseRemote(std::string_view text) {
-  const std::string_view address = text.substr(kRemoteScheme.size());
+absl::StatusOr<Endpoint> ParseRemote(std::string_view text, bool tls) {
+  const std::string_view address = text.substr((tls ? kTlsScheme : kRemoteScheme).size());
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos || !IsPort(address.substr(colon + 1))) {
     return Bad(text, "the port is missing or no number from 1 to 65535");
@@ -43,13 +43,14 @@ absl::StatusOr<Endpoint> ParseRemote(std::string_view text) {
           std::string_view::npos) {
     return Bad(text, "the host is no name and no address (IPv6 in brackets)");
   }
-  return Endpoint{"", std::string(address)};
+  return Endpoint{"", std::string(address), tls};
 }
 
 }  // namespace
 
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text) {
-  if (text.starts_with(kRemoteScheme)) return ParseRemote(text);
+  if (text.starts_with(kRemoteScheme)) return ParseRemote(text, /*tls=*/false);
+  if (text.starts_with(kTlsScheme)) return ParseRemote(text, /*tls=*/true);
   if (!text.starts_with(kUnixScheme)) return Bad(text, "unknown scheme");
   const std::string_view path = text.substr(kUnixScheme.size());
   if (!path.starts_with('/')) return Bad(text, "the path is not absolute");

@@ -24,6 +24,11 @@ TEST(Endpoint, OtherHosts) {
     ASSERT_TRUE(endpoint.ok()) << endpoint.status();
     EXPECT_TRUE(endpoint->is_remote());
     EXPECT_EQ(endpoint->address, address);
+    EXPECT_FALSE(endpoint->tls);
+    const absl::StatusOr<Endpoint> secure = ParseEndpoint("kvarves://" + address);
+    ASSERT_TRUE(secure.ok()) << secure.status();
+    EXPECT_EQ(secure->address, address);
+    EXPECT_TRUE(secure->tls && secure->is_remote());
   }
 }
 
@@ -35,6 +40,9 @@ TEST(Endpoint, RefusalsSayWhatToWrite) {
                                "tcp://host:1",
                                "kvarve://",
                                "kvarve://host",
+                               "kvarves://",
+                               "kvarves://host",
+                               "kvarves://host:0",
                                "kvarve://host:0",
                                "kvarve://host:65536",
                                "kvarve://host:1x",

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,6 +52,8 @@ class RemotePlane {
   virtual void ReportMismatch(ClientNamespace ns, const BlockKey& key) = 0;
   virtual absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
                                        uint64_t request_id) = 0;
+  // Client::Admin, of an endpoint of administration.
+  virtual absl::StatusOr<std::string> Admin(std::string_view json) = 0;
   // No keys: the whole namespace.
   virtual absl::StatusOr<uint64_t> Invalidate(ClientNamespace ns,
                                               std::span<const BlockKey> keys) = 0;

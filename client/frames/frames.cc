@@ -23,10 +23,10 @@ constexpr uint8_t Tag(uint64_t field, uint64_t type) {
 
 // Where each kind has its fields; 0: it has none such.
 struct Numbers {
-  uint64_t open, index, offset, block_bytes, checksum;
+  uint64_t open, index, offset, block_bytes, checksum, more_checksums;
 };
-constexpr Numbers kBlockNumbers = {0, 1, 2, 3, 4};
-constexpr Numbers kWriteNumbers = {1, 2, 3, 0, 4};
+constexpr Numbers kBlockNumbers = {0, 1, 2, 3, 4, 5};
+constexpr Numbers kWriteNumbers = {1, 2, 3, 0, 4, 0};
 constexpr const Numbers& NumbersOf(Kind kind) {
   return kind == Kind::kBlock ? kBlockNumbers : kWriteNumbers;
 }
@@ -134,6 +134,17 @@ absl::Status TakeField(Cursor& cursor, const Numbers& numbers, uint64_t field, u
     KV_ASSIGN_OR_RETURN(fields->checksum, cursor.Fixed(8));
     return absl::OkStatus();
   }
+  if (field == numbers.more_checksums) {
+    if (type != kBytesType) return Bad("checksums of another type");
+    KV_ASSIGN_OR_RETURN(const uint64_t bytes, Length(cursor));
+    if (bytes % 8 != 0 || bytes / 8 >= kMaxBlocksPerFrame)
+      return Bad("a wrong number of checksums");
+    for (uint64_t i = 0; i < bytes / 8; ++i) {
+      KV_ASSIGN_OR_RETURN(const uint64_t checksum, cursor.Fixed(8));
+      fields->more_checksums.push_back(checksum);
+    }
+    return absl::OkStatus();
+  }
   if (field == numbers.open) {
     if (type != kBytesType) return Bad("an opening of another type");
     KV_ASSIGN_OR_RETURN(const uint64_t bytes, Length(cursor));
@@ -180,6 +191,12 @@ FrameHeader::FrameHeader(Kind kind, const FrameFields& fields, size_t payload_by
   if (fields.checksum && (kind == Kind::kWrite || *fields.checksum != 0)) {
     Byte(Tag(numbers.checksum, kFixed64Type));
     Fixed(*fields.checksum);
+  }
+  if (!fields.more_checksums.empty()) {
+    KV_CHECK(fields.more_checksums.size() < kMaxBlocksPerFrame);
+    Byte(Tag(numbers.more_checksums, kBytesType));
+    Varint(8 * fields.more_checksums.size());
+    for (const uint64_t checksum : fields.more_checksums) Fixed(checksum);
   }
   if (payload_bytes == 0) return;
   Byte(Tag(kPayloadField, kBytesType));

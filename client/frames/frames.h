@@ -32,6 +32,8 @@ inline constexpr uint64_t kMaxPayloadBytes = 2ull << 20;
 // Fields before the payload. A WriteRun's opening has its keys there.
 inline constexpr size_t kMaxFrameHeaderBytes = 40 << 10;
 inline constexpr size_t kMaxBlocksPerRun = 1024;
+// A BlockFrame holds a part of one block, or so many whole ones.
+inline constexpr size_t kMaxBlocksPerFrame = 64;
 
 // Fields before the payload, of BlockFrame and of WriteFrame.
 struct FrameFields {
@@ -40,6 +42,8 @@ struct FrameFields {
   uint64_t offset = 0;
   uint64_t block_bytes = 0;          // BlockFrame only
   std::optional<uint64_t> checksum;  // 0 and absent are the same in a BlockFrame
+  // BlockFrame only: of the whole blocks behind the first; at most kMaxBlocksPerFrame - 1.
+  std::vector<uint64_t> more_checksums = {};
 
   friend bool operator==(const FrameFields&, const FrameFields&) = default;
 };
@@ -63,7 +67,7 @@ class FrameHeader {
   void Byte(uint8_t byte) { bytes_[size_++] = byte; }
   void Varint(uint64_t value);
   void Fixed(uint64_t value);
-  std::array<uint8_t, 64> bytes_;
+  std::array<uint8_t, 64 + 8 * kMaxBlocksPerFrame> bytes_;
   size_t size_ = 0;
 };
 // The first frame of a WriteRun: `open` and nothing else.

@@ -36,6 +36,10 @@ TEST(Frames, GoldenBytes) {
                         "\x7a\x05",
                         20));
   EXPECT_EQ(Bytes(FrameHeader(Kind::kBlock, FrameFields(), 0)), "");
+  // Two blocks more, whose checksums are packed.
+  block = {"", 3, 0, 2, std::nullopt, {1, 0x0200000000000000}};
+  EXPECT_EQ(Bytes(FrameHeader(Kind::kBlock, block, 6)),
+            std::string("\x08\x03\x18\x02\x2a\x10\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\x7a\x06", 24));
   // A write's checksum has presence: 0 is written.
   FrameFields write{"", 1, 0, 0, 0};
   EXPECT_EQ(Bytes(FrameHeader(Kind::kWrite, write, 1)),
@@ -57,8 +61,10 @@ TEST(Frames, RoundTripsOverRandomSplits) {
     if (kind == Kind::kWrite) {
       fields.block_bytes = 0;
       if (random() % 2 == 0) fields.checksum.reset();
-    } else if (*fields.checksum == 0) {
-      fields.checksum.reset();
+    } else {
+      if (*fields.checksum == 0) fields.checksum.reset();
+      fields.more_checksums.resize(random() % 2 == 0 ? random() % kMaxBlocksPerFrame : 0);
+      for (uint64_t& checksum : fields.more_checksums) checksum = random();
     }
     std::string payload(random() % 300, '\0');
     for (char& c : payload) c = static_cast<char>(random());
@@ -83,9 +89,9 @@ TEST(Frames, OpeningAndUnknownFields) {
   const absl::StatusOr<Frame> opening = ParseFrame(Kind::kWrite, whole);
   ASSERT_TRUE(opening.ok());
   EXPECT_EQ(opening->fields.open, "hello");
-  // Fields 5 to 8 of every type, as a later version may send them.
+  // Fields 6 to 9 of every type, as a later version may send them.
   bytes =
-      std::string("\x08\x07\x28\x96\x01\x31\1\2\3\4\5\6\7\x08\x3a\x02zz\x45\1\2\3\4\x7a\x01p", 26);
+      std::string("\x08\x07\x31\1\2\3\4\5\6\7\x08\x3a\x02zz\x45\1\2\3\4\x48\x96\x01\x7a\x01p", 26);
   const Piece piece = PieceOf(bytes);
   const absl::StatusOr<Frame> frame = ParseFrame(Kind::kBlock, {&piece, 1});
   ASSERT_TRUE(frame.ok()) << frame.status();
@@ -101,7 +107,11 @@ TEST(Frames, Refusals) {
   EXPECT_THAT(Parse(Kind::kBlock, "\x7a\x01zz").ToString(), HasSubstr("behind the payload"));
   EXPECT_THAT(Parse(Kind::kBlock, "\x82\x01\x01z").ToString(), HasSubstr("behind the payload"));
   EXPECT_THAT(Parse(Kind::kBlock, "\x0b").ToString(), HasSubstr("another type"));
-  EXPECT_THAT(Parse(Kind::kBlock, "\x2b").ToString(), HasSubstr("unknown type"));
+  EXPECT_THAT(Parse(Kind::kBlock, "\x33").ToString(), HasSubstr("unknown type"));
+  EXPECT_THAT(Parse(Kind::kBlock, "\x29").ToString(), HasSubstr("another type"));
+  EXPECT_THAT(Parse(Kind::kBlock, "\x2a\x07zzzzzzz").ToString(), HasSubstr("number of checksums"));
+  EXPECT_THAT(Parse(Kind::kBlock, "\x2a\x80\x04" + std::string(512, 'x')).ToString(),
+              HasSubstr("number of checksums"));
   EXPECT_THAT(Parse(Kind::kBlock, "\x08\xff\xff\xff\xff\x7f").ToString(), HasSubstr("32 bits"));
   EXPECT_THAT(Parse(Kind::kBlock, "\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f").ToString(),
               HasSubstr("64 bits"));
@@ -110,7 +120,7 @@ TEST(Frames, Refusals) {
       Parse(Kind::kWrite, OpeningFrame(std::string(kMaxFrameHeaderBytes + 1, 'x'))).ToString(),
       HasSubstr("too long"));
   EXPECT_THAT(
-      Parse(Kind::kBlock, std::string("\x2a\x80\x80\x04", 4) + std::string(65536, 'x')).ToString(),
+      Parse(Kind::kBlock, std::string("\x32\x80\x80\x04", 4) + std::string(65536, 'x')).ToString(),
       HasSubstr("too long"));
 }
 

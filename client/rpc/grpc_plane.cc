@@ -10,11 +10,14 @@
 
 #include "absl/strings/str_format.h"
 #include "client/frames/frames.h"
+#include "client/rpc/client_files.h"
 #include "client/rpc/grpc_status.h"
+#include "client/rpc/hedge.h"
+#include "client/rpc/hedged_read.h"
 #include "client/rpc/remote_node.h"
 #include "client/rpc/run_reader.h"
 #include "client/rpc/run_stream.h"
-#include "client/rpc/token_file.h"
+#include "proto/kvarve/v1/admin.grpc.pb.h"
 #include "storage/base/clock.h"
 #include "storage/base/mutex.h"
 #include "storage/base/status_macros.h"
@@ -97,12 +100,17 @@ bool Taken(PutOutcome outcome) {
 
 class GrpcPlane final : public RemotePlane {
  public:
-  GrpcPlane(const ClientOptions& options, const Endpoint& endpoint, std::string token)
-      : options_(options), node_(options, endpoint.address, std::move(token)) {}
+  GrpcPlane(const ClientOptions& options, const Endpoint& endpoint,
+            std::unique_ptr<ClientFiles> files)
+      : options_(options), node_(options, endpoint, std::move(files)) {}
   ~GrpcPlane() override { EndReleases(); }
 
   absl::Status WaitReady(int64_t timeout_nanos) override { return node_.WaitReady(timeout_nanos); }
-  ClientState State() const override { return node_.State(); }
+  ClientState State() const override {
+    ClientState state = node_.State();
+    state.hedged_reads = hedge_.hedges();
+    return state;
+  }
   absl::StatusOr<ClientNamespace> OpenNamespace(const NamespaceDescriptor& descriptor) override {
     return node_.AddNamespace(descriptor);
   }
@@ -125,13 +133,15 @@ class GrpcPlane final : public RemotePlane {
   absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
                                uint64_t request_id) override;
   absl::StatusOr<uint64_t> Invalidate(ClientNamespace ns, std::span<const BlockKey> keys) override;
+  absl::StatusOr<std::string> Admin(std::string_view json) override;
 
  private:
   template <typename Method, typename Request, typename Reply>
   absl::Status Unary(Method method, const Request& request, Reply* reply, int64_t deadline) {
     grpc::ClientContext context;
-    PrepareContext(&context, node_.token(), deadline);
-    return FromGrpc((node_.stub()->*method)(&context, request, reply));
+    const NodeLinkPtr link = node_.link();
+    PrepareContext(&context, link->shown->token, deadline);
+    return FromGrpc((link->stub.get()->*method)(&context, request, reply));
   }
   absl::Status PinRun(const OpenNamespaceInfo& info, std::span<const BlockKey> keys, int64_t nanos,
                       uint64_t request_id, int64_t deadline, v1::PinReply* reply);
@@ -149,6 +159,7 @@ class GrpcPlane final : public RemotePlane {
                          size_t begin, const Source& source, RunStream* stream);
 
   struct ReleaseCall {
+    NodeLinkPtr link;
     grpc::ClientContext context;
     v1::UnpinRequest request;
     v1::UnpinReply reply;
@@ -165,6 +176,7 @@ class GrpcPlane final : public RemotePlane {
   const ClientOptions options_;
   const std::shared_ptr<Releases> releases_ = std::make_shared<Releases>();
   RemoteNode node_;
+  Hedge hedge_;
 };
 
 absl::StatusOr<LookupResult> GrpcPlane::Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
@@ -231,19 +243,20 @@ absl::StatusOr<GrantSet> GrpcPlane::Keep(ClientNamespace ns, std::span<const Blo
 void GrpcPlane::Release(uint64_t lease) {
   if (lease == 0 || node_.in_child()) return;
   auto* const call = new ReleaseCall;
-  PrepareContext(&call->context, node_.token(), Now() + kReleaseNanos);
+  call->link = node_.link();
+  PrepareContext(&call->context, call->link->shown->token, Now() + kReleaseNanos);
   call->request.set_pin(lease);
   {
     MutexLock lock(&releases_->mutex);
     releases_->calls.insert(call);
   }
-  node_.stub()->async()->Unpin(&call->context, &call->request, &call->reply,
-                               [call, releases = releases_](const grpc::Status&) {
-                                 MutexLock lock(&releases->mutex);
-                                 releases->calls.erase(call);
-                                 delete call;
-                                 releases->ended.notify_all();
-                               });
+  call->link->stub->async()->Unpin(&call->context, &call->request, &call->reply,
+                                   [call, releases = releases_](const grpc::Status&) {
+                                     MutexLock lock(&releases->mutex);
+                                     releases->calls.erase(call);
+                                     delete call;
+                                     releases->ended.notify_all();
+                                   });
 }
 
 void GrpcPlane::EndReleases() {
@@ -269,6 +282,7 @@ absl::StatusOr<std::vector<uint64_t>> GrpcPlane::Read(ClientNamespace ns,
     int64_t again_nanos = 0;
     const absl::Status status = node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
       again_nanos = 0;
+      checksums.resize(begin);
       return ReadOnce(info, keys.subspan(begin, count), destinations.subspan(begin, count),
                       request_id, verify, deadline, &checksums, &mismatch, &again_nanos);
     });
@@ -291,22 +305,24 @@ absl::Status GrpcPlane::ReadOnce(const OpenNamespaceInfo& info, std::span<const 
   v1::ReadRunRequest request;
   SetRun(info, keys, &request);
   request.set_request_id(request_id);
-  RunStream stream(node_.generic(), kReadRun, node_.token(), deadline);
+  request.set_max_blocks_per_frame(frames::kMaxBlocksPerFrame);
+  const grpc::ByteBuffer message = BufferOf(request.SerializeAsString());
   RunReader reader(info, keys, destinations, verify);
   absl::Status status;
-  if (stream.Write(BufferOf(request.SerializeAsString()), /*is_last=*/true)) {
-    grpc::ByteBuffer frame;
-    while (status.ok() && !reader.mismatch() && stream.Read(&frame)) {
-      status = reader.Take(frame);
-      frame.Clear();
-    }
+  HedgedRead read(&node_, options_.hedge_reads ? &hedge_ : nullptr, kReadRun, message, deadline);
+  grpc::ByteBuffer frame;
+  bool more = read.First(&frame);
+  while (more) {
+    status = reader.Take(frame);
+    frame.Clear();
+    more = status.ok() && !reader.mismatch() && read.Next(&frame);
   }
   checksums->insert(checksums->end(), reader.checksums().begin(), reader.checksums().end());
   *mismatch = reader.mismatch();
   if (!status.ok() || *mismatch) return status;  // the stream is cancelled
-  status = stream.Finish();
+  status = read.stream()->Finish();
   if (status.code() == absl::StatusCode::kResourceExhausted) {
-    *again_nanos = stream.retry_after_nanos();
+    *again_nanos = read.stream()->retry_after_nanos();
   }
   return status;
 }
@@ -354,7 +370,7 @@ absl::Status GrpcPlane::WriteOnce(const OpenNamespaceInfo& info, const PutChain&
   open.set_request_id(chain.request_id);
   open.set_recompute_us(chain.recompute_us);
 
-  RunStream stream(node_.generic(), kWriteRun, node_.token(), deadline);
+  RunStream stream(node_.link(), kWriteRun, deadline);
   if (stream.Write(BufferOf(frames::OpeningFrame(open.SerializeAsString())), false)) {
     SendBlocks(info, keys, begin, source, &stream);
   }
@@ -459,12 +475,30 @@ absl::StatusOr<uint64_t> GrpcPlane::Invalidate(ClientNamespace ns, std::span<con
   return removed;
 }
 
+absl::StatusOr<std::string> GrpcPlane::Admin(std::string_view json) {
+  const NodeLinkPtr link = node_.link();
+  grpc::ClientContext context;
+  PrepareContext(&context, link->shown->token, Now() + options_.put_timeout_nanos);
+  context.set_wait_for_ready(false);
+  v1::AskRequest request;
+  request.set_json(std::string(json));
+  v1::AskReply reply;
+  const absl::Status status =
+      FromGrpc(v1::KvAdmin::NewStub(link->channel)->Ask(&context, request, &reply));
+  if (absl::IsUnimplemented(status)) {
+    return absl::UnimplementedError(
+        "blocks are served there; administration has an address of its own (rpc.admin_listen)");
+  }
+  if (!status.ok()) return node_.Explained(status);
+  return std::move(*reply.mutable_json());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RemotePlane>> MakeGrpcPlane(const ClientOptions& options,
                                                            const Endpoint& endpoint) {
-  KV_ASSIGN_OR_RETURN(std::string token, ReadTokenFile(options.token_file));
-  return std::make_unique<GrpcPlane>(options, endpoint, std::move(token));
+  KV_ASSIGN_OR_RETURN(std::unique_ptr<ClientFiles> files, ClientFiles::Open(options, endpoint));
+  return std::make_unique<GrpcPlane>(options, endpoint, std::move(files));
 }
 
 }  // namespace kvarve::client

@@ -16,7 +16,7 @@
 
 namespace kvarve::client {
 
-// InvalidArgument, FailedPrecondition, NotFound: the token file.
+// What ClientFiles::Open refuses.
 absl::StatusOr<std::unique_ptr<RemotePlane>> MakeGrpcPlane(const ClientOptions& options,
                                                            const Endpoint& endpoint);
 // "kvarve://" endpoints of this process go over gRPC.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/rpc/grpc_status.h"
+#include "storage/base/abseil.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
 
@@ -22,25 +23,34 @@ constexpr uint32_t kVersionMin = 1, kVersionMax = 1;
 constexpr int kKeepaliveMs = 20'000, kKeepaliveTimeoutMs = 5'000;
 // gRPC spreads each pause by a fifth, so that clients of one daemon do not come back in step.
 constexpr int kFirstPauseMs = 50, kMaxPauseMs = 2'000;
+// Of a run, on its way before this client asks for more: gRPC finds out by itself, anew for each
+// run.
+constexpr int kReadAheadBytes = 4 << 20;
+constexpr int kMaxAttemptMs = 5'000;
 constexpr size_t kMaxNamespacesPerHello = 64;
 constexpr size_t kMaxHelloBytes = 32 << 10;  // and one descriptor more: under any daemon's limit
+constexpr int64_t kKeepNanos = 100'000'000;  // how often the connection is looked at
 constexpr int64_t kWaitStepNanos = 20'000'000;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& endpoint, const std::string& server_name,
+                                           const std::shared_ptr<grpc::ChannelCredentials>& tls) {
   grpc::ChannelArguments arguments;
   // Each Client has its own connection, as on the same host.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // a retry is this client's decision
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstPauseMs);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kMaxPauseMs);  // of one attempt
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kMaxAttemptMs);  // of one attempt
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxPauseMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);
+  if (!server_name.empty()) arguments.SetSslTargetNameOverride(server_name);
+  return grpc::CreateCustomChannel(
+      endpoint.address, tls != nullptr ? tls : grpc::InsecureChannelCredentials(), arguments);
 }
 
 absl::Status Lost(const absl::Status& status) {
@@ -56,15 +66,86 @@ void PrepareContext(grpc::ClientContext* context, const std::string& token,
   if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
 }
 
-RemoteNode::RemoteNode(const ClientOptions& options, std::string address, std::string token)
+NodeLink::NodeLink(const Endpoint& endpoint, const std::string& server_name,
+                   std::shared_ptr<const ClientFiles::Shown> with)
+    : shown(std::move(with)),
+      channel(MakeChannel(endpoint, server_name, shown->tls)),
+      stub(v1::KvCache::NewStub(channel)),
+      generic(channel) {
+  channel->GetState(/*try_to_connect=*/true);
+}
+
+RemoteNode::RemoteNode(const ClientOptions& options, Endpoint endpoint,
+                       std::unique_ptr<ClientFiles> files)
     : options_(options),
-      address_(std::move(address)),
-      token_(std::move(token)),
-      channel_(MakeChannel(address_)),
-      stub_(v1::KvCache::NewStub(channel_)),
-      generic_(channel_),
-      breaker_(options.breaker_failures, options.probe_interval_nanos) {
-  channel_->GetState(/*try_to_connect=*/true);
+      endpoint_(std::move(endpoint)),
+      files_(std::move(files)),
+      link_(std::make_shared<NodeLink>(endpoint_, options_.tls.server_name, files_->Current())),
+      breaker_(options.breaker_failures, options.probe_interval_nanos),
+      keeper_(std::make_unique<std::thread>([this] { KeepConnected(); })) {}
+
+RemoteNode::~RemoteNode() {
+  if (stamp_.InChild()) {
+    static_cast<void>(keeper_.release());
+    return;
+  }
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  stopped_.notify_all();
+  keeper_->join();
+}
+
+void RemoteNode::KeepConnected() {
+  while (true) {
+    NodeLinkPtr latest;
+    {
+      MutexLock lock(&mutex_);
+      if (stopping_) return;
+      latest = next_ != nullptr ? next_ : link_;
+    }
+    if (latest->channel->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {
+      latest->channel->WaitForConnected(std::chrono::system_clock::now() +
+                                        std::chrono::nanoseconds(kKeepNanos));
+      continue;
+    }
+    latest.reset();
+    MutexLock lock(&mutex_);
+    if (!stopping_) stopped_.wait_for(mutex_, std::chrono::nanoseconds(kKeepNanos));
+  }
+}
+
+NodeLinkPtr RemoteNode::link() {
+  const std::shared_ptr<const ClientFiles::Shown> shown = files_->Current();
+  MutexLock lock(&mutex_);
+  const NodeLinkPtr& latest = next_ != nullptr ? next_ : link_;
+  if (latest->shown->version < shown->version) {
+    next_ = std::make_shared<NodeLink>(endpoint_, options_.tls.server_name, shown);
+  }
+  // A daemon that does not take the new ones yet is asked with the old ones while it does these.
+  if (next_ != nullptr && (next_->channel->GetState(false) == GRPC_CHANNEL_READY ||
+                           link_->channel->GetState(false) != GRPC_CHANNEL_READY)) {
+    link_ = std::move(next_);
+  }
+  return link_;
+}
+
+NodeLinkPtr RemoteNode::other_link() {
+  const NodeLinkPtr now = link();
+  MutexLock lock(&mutex_);
+  if (other_ == nullptr || other_->shown != now->shown) {
+    other_ = std::make_shared<NodeLink>(endpoint_, options_.tls.server_name, now->shown);
+  }
+  return other_;
+}
+
+bool RemoteNode::Renewed(const NodeLinkPtr& refused) {
+  if (!files_->Changed(refused->shown->version)) return false;
+  link();
+  MutexLock lock(&mutex_);
+  if (next_ != nullptr) link_ = std::move(next_);
+  return true;
 }
 
 absl::StatusOr<ClientNamespace> RemoteNode::AddNamespace(const NamespaceDescriptor& descriptor) {
@@ -113,11 +194,40 @@ void RemoteNode::Note(const absl::Status& status) {
     breaker_.TimedOut(Now());
   } else if (!Lost(status).ok()) {
     was_lost_ = true;
-    state_.last_error = absl::StrFormat("%s: %s", address_, status.message());
+    state_.last_error = WhyLost(status);
   } else {
     breaker_.Answered();
     if (std::exchange(was_lost_, false)) ++state_.reconnects;
   }
+}
+
+// What gRPC says, and what it means where it says little.
+std::string RemoteNode::WhyLost(const absl::Status& status) const {
+  std::string text = absl::StrFormat("%s: %s", endpoint_.address, status.message());
+  if (const std::string fault = files_->fault(); !fault.empty()) text += "; " + fault;
+  if (hellos_ > 0) return text;
+  const std::string_view said = ToStd(status.message());
+  const auto says = [said](std::string_view words) { return said.find(words) != said.npos; };
+  if (!endpoint_.tls && (says("Socket closed") || says("reset"))) {
+    text += "; does it want TLS? Then write kvarves://" + endpoint_.address;
+  } else if (endpoint_.tls && says("wrong version number")) {
+    text += "; it speaks no TLS: kvarve://" + endpoint_.address + " is plaintext";
+  } else if (endpoint_.tls && says("certificate verify failed")) {
+    text += "; its certificate is of none of the authorities of " + options_.tls.ca_file;
+  } else if (endpoint_.tls && says("not in peer certificate")) {
+    text += "; its certificate has another name: set tls_server_name to one that it has";
+  } else if (endpoint_.tls && (says("Socket closed") || says("reset") || says("Broken pipe"))) {
+    text += options_.tls.certificate_file.empty()
+                ? "; it wants a certificate: set tls_certificate_file and tls_key_file"
+                : "; it does not take the certificate of " + options_.tls.certificate_file;
+  }
+  return text;
+}
+
+absl::Status RemoteNode::Explained(const absl::Status& status) const {
+  if (Lost(status).ok()) return status;
+  MutexLock lock(&mutex_);
+  return absl::UnavailableError(WhyLost(status));
 }
 
 void RemoteNode::Forget() {
@@ -130,9 +240,13 @@ absl::Status RemoteNode::Ask(ClientNamespace ns, int64_t deadline_nanos,
   KV_RETURN_IF_ERROR(Admit());
   absl::Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
+    const NodeLinkPtr before = link();
     const absl::StatusOr<OpenNamespaceInfo> info = Resolved(ns, deadline_nanos);
     status = info.ok() ? body(*info) : info.status();
     Note(status);
+    // A stream under way whose credentials are over is cancelled by the daemon.
+    const bool refused = absl::IsUnauthenticated(status) || absl::IsCancelled(status);
+    if (refused && Renewed(before)) continue;
     if (!info.ok() || status.code() != absl::StatusCode::kNotFound) break;
     Forget();
   }
@@ -178,9 +292,10 @@ absl::Status RemoteNode::Hello(int64_t deadline_nanos) {
     }
   }
   grpc::ClientContext context;
-  PrepareContext(&context, token_, deadline_nanos);
+  const NodeLinkPtr on = link();
+  PrepareContext(&context, on->shown->token, deadline_nanos);
   v1::HelloReply reply;
-  KV_RETURN_IF_ERROR(FromGrpc(stub_->Hello(&context, request, &reply)));
+  KV_RETURN_IF_ERROR(FromGrpc(on->stub->Hello(&context, request, &reply)));
   if (static_cast<size_t>(reply.namespaces_size()) != named.size()) {
     return absl::FailedPreconditionError(
         "the daemon opens no namespaces over gRPC: it is of an older version; update it");
@@ -221,8 +336,10 @@ absl::Status RemoteNode::WaitReady(int64_t timeout_nanos) {
   const int64_t deadline = Now() + timeout_nanos;
   while (true) {
     if (stamp_.InChild()) return Admit();
+    const NodeLinkPtr before = link();
     const absl::Status status = Hello(deadline);
     Note(status);
+    if (status.code() == absl::StatusCode::kUnauthenticated && Renewed(before)) continue;
     if (status.ok()) {
       MutexLock lock(&mutex_);
       if (std::ranges::all_of(namespaces_, [](const Entry& entry) { return entry.resolved; }))
@@ -233,17 +350,17 @@ absl::Status RemoteNode::WaitReady(int64_t timeout_nanos) {
     if (Lost(status).ok() && status.code() != absl::StatusCode::kDeadlineExceeded) return status;
     if (Now() + kWaitStepNanos >= deadline) {
       MutexLock lock(&mutex_);
-      return absl::DeadlineExceededError(state_.last_error.empty() ? address_ + " does not answer"
-                                                                   : state_.last_error);
+      return absl::DeadlineExceededError(
+          state_.last_error.empty() ? endpoint_.address + " does not answer" : state_.last_error);
     }
-    channel_->GetState(/*try_to_connect=*/true);
+    before->channel->GetState(/*try_to_connect=*/true);
     std::this_thread::sleep_for(std::chrono::nanoseconds(kWaitStepNanos));
   }
 }
 
 ClientState RemoteNode::State() const {
-  const bool connected = channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
   MutexLock lock(&mutex_);
+  const bool connected = link_->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
   ClientState state = state_;
   state.connected = connected && hellos_ > 0;
   state.breaker_open = breaker_.open();

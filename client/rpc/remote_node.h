@@ -1,7 +1,11 @@
 // The daemon of another host as this client knows it: the channel (which connects again by itself,
 // with growing and jittered pauses), the namespaces opened there, and whether asking makes sense
 // now. A daemon that was started again has forgotten the namespaces: it says NOT_FOUND, and they
-// are opened anew.
+// are opened anew. When the files of its credentials change, a new channel takes over as soon as it
+// is connected; calls under way end on the old one.
+//
+// gRPC connects only while somebody waits in it, and a call on a channel that is not connected does
+// not wait: a thread does, as long as there is no connection.
 //
 // THREADS: any.  BLOCKS: Ask and Open, up to the deadline.
 #ifndef KVARVE_CLIENT_RPC_REMOTE_NODE_H_
@@ -15,6 +19,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -23,6 +28,7 @@
 #include "client/cpp/client.h"
 #include "client/cpp/fork_guard.h"
 #include "client/cpp/namespace_info.h"
+#include "client/rpc/client_files.h"
 #include "proto/kvarve/v1/cache.grpc.pb.h"
 #include "storage/base/mutex.h"
 
@@ -31,11 +37,24 @@ namespace kvarve::client {
 // Token and deadline (SystemClock's nanoseconds).
 void PrepareContext(grpc::ClientContext* context, const std::string& token, int64_t deadline_nanos);
 
+// A channel, and what is shown on it. THREADS: any.
+struct NodeLink {
+  NodeLink(const Endpoint& endpoint, const std::string& server_name,
+           std::shared_ptr<const ClientFiles::Shown> with);
+
+  const std::shared_ptr<const ClientFiles::Shown> shown;
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<v1::KvCache::Stub> stub;
+  mutable grpc::GenericStub generic;
+};
+using NodeLinkPtr = std::shared_ptr<const NodeLink>;
+
 class RemoteNode {
  public:
   static constexpr size_t kMaxNamespaces = 1024;
 
-  RemoteNode(const ClientOptions& options, std::string address, std::string token);
+  RemoteNode(const ClientOptions& options, Endpoint endpoint, std::unique_ptr<ClientFiles> files);
+  ~RemoteNode();
 
   absl::StatusOr<ClientNamespace> AddNamespace(const NamespaceDescriptor& descriptor);
   absl::StatusOr<OpenNamespaceInfo> KnownNamespace(ClientNamespace ns) const;
@@ -43,19 +62,24 @@ class RemoteNode {
   ClientState State() const;
   void CountMismatch();
 
-  // Runs `body` with the namespace as it is open now, once more if the daemon had forgotten it.
+  // Runs `body` with the namespace as it is open now; once more if the daemon had forgotten it, or
+  // refused credentials that have changed since: `body` may have begun before that.
   // FailedPrecondition: in a forked child. Unavailable: the daemon did not answer several times.
   absl::Status Ask(ClientNamespace ns, int64_t deadline_nanos,
                    absl::FunctionRef<absl::Status(const OpenNamespaceInfo&)> body);
 
-  v1::KvCache::Stub* stub() const { return stub_.get(); }
-  grpc::GenericStub* generic() { return &generic_; }
-  const std::string& token() const { return token_; }
+  // An error with what it means where gRPC says little.
+  absl::Status Explained(const absl::Status& status) const;
+  // For one call.
+  NodeLinkPtr link();
+  // A connection of its own, for what is asked once more.
+  NodeLinkPtr other_link();
   bool in_child() const { return stamp_.InChild(); }
   uint64_t incarnation() const;
   uint32_t max_pin_ms() const;
 
  private:
+  void KeepConnected();
   struct Entry {
     NamespaceDescriptor descriptor;
     NamespaceDigest digest;
@@ -65,6 +89,9 @@ class RemoteNode {
   };
 
   absl::Status Admit();
+  // Whether the credentials are others than those that `refused` shows; the next link() has them.
+  bool Renewed(const NodeLinkPtr& refused);
+  std::string WhyLost(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Opens what is not; then the namespace's info or refusal.
   absl::StatusOr<OpenNamespaceInfo> Resolved(ClientNamespace ns, int64_t deadline_nanos);
   absl::Status Hello(int64_t deadline_nanos);
@@ -74,20 +101,23 @@ class RemoteNode {
   void Note(const absl::Status& status);
 
   const ClientOptions options_;
-  const std::string address_;
-  const std::string token_;
+  const Endpoint endpoint_;
   const ForkStamp stamp_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::KvCache::Stub> stub_;
-  grpc::GenericStub generic_;
+  const std::unique_ptr<ClientFiles> files_;
 
   mutable Mutex mutex_;
+  NodeLinkPtr link_ ABSL_GUARDED_BY(mutex_);
+  NodeLinkPtr other_ ABSL_GUARDED_BY(mutex_);  // null: not needed yet
+  NodeLinkPtr next_ ABSL_GUARDED_BY(mutex_);   // connects; null: there is no newer one
   std::deque<Entry> namespaces_ ABSL_GUARDED_BY(mutex_);
   Breaker breaker_ ABSL_GUARDED_BY(mutex_);
   ClientState state_ ABSL_GUARDED_BY(mutex_);
   uint32_t max_pin_ms_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t hellos_ ABSL_GUARDED_BY(mutex_) = 0;
   bool was_lost_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  CondVar stopped_;
+  std::unique_ptr<std::thread> keeper_;  // a forked child has none, and leaves it
 };
 
 }  // namespace kvarve::client

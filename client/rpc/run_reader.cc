@@ -28,24 +28,44 @@ absl::Status RunReader::Take(const grpc::ByteBuffer& buffer) {
   }
   const absl::StatusOr<frames::Frame> frame = frames::ParseFrame(frames::Kind::kBlock, pieces_);
   if (!frame.ok()) return Garbage(ToStd(frame.status().message()));
+  if (!IsNext(*frame)) return Garbage("out of its place");
   const frames::FrameFields& fields = frame->fields;
-  const size_t i = checksums_.size();
-  if (i == keys_.size() || fields.index != i || fields.offset != offset_ ||
-      fields.block_bytes != info_.block_bytes || frame->payload_bytes == 0 ||
-      frame->payload_bytes > info_.block_bytes - offset_) {
-    return Garbage("out of its place");
+  const size_t first = checksums_.size();
+  for (frames::Piece piece : frame->payload) {
+    while (!piece.empty() && !mismatch_) {
+      const size_t more = checksums_.size() - first;  // whole blocks of this frame
+      piece = piece.subspan(TakePart(
+          piece, more == 0 ? fields.checksum.value_or(0) : fields.more_checksums[more - 1]));
+    }
   }
+  return absl::OkStatus();
+}
+
+// Whether the frame is the next part of the next block, or whole blocks from the next one on.
+bool RunReader::IsNext(const frames::Frame& frame) const {
+  const frames::FrameFields& fields = frame.fields;
+  const size_t i = checksums_.size(), more = fields.more_checksums.size();
+  if (i + more >= keys_.size() || fields.index != i || fields.offset != offset_ ||
+      fields.block_bytes != info_.block_bytes || frame.payload_bytes == 0) {
+    return false;
+  }
+  if (more == 0) return frame.payload_bytes <= info_.block_bytes - offset_;
+  return offset_ == 0 && frame.payload_bytes == (more + 1) * info_.block_bytes;
+}
+
+size_t RunReader::TakePart(frames::Piece piece, uint64_t checksum) {
+  const size_t i = checksums_.size();
   if (offset_ == 0) crc_ = ChecksumSeed(info_.id, keys_[i], info_.block_bytes);
-  for (const frames::Piece piece : frame->payload) Copy(piece, destinations_[i]);
-  if (offset_ < info_.block_bytes) return absl::OkStatus();
-  const uint64_t checksum = fields.checksum.value_or(0);
+  const size_t bytes = std::min<uint64_t>(piece.size(), info_.block_bytes - offset_);
+  Copy(piece.first(bytes), destinations_[i]);
+  if (offset_ < info_.block_bytes) return bytes;
   if (verify_ && crc_ != checksum) {
     mismatch_ = true;
-    return absl::OkStatus();
+    return bytes;
   }
   checksums_.push_back(checksum);
   offset_ = 0;
-  return absl::OkStatus();
+  return bytes;
 }
 
 void RunReader::Copy(frames::Piece piece, std::byte* to) {

@@ -38,6 +38,9 @@ class RunReader {
   bool mismatch() const { return mismatch_; }
 
  private:
+  bool IsNext(const frames::Frame& frame) const;
+  // Copies what is left of the next block, at most; returns how much. `checksum` is the block's.
+  size_t TakePart(frames::Piece piece, uint64_t checksum);
   void Copy(frames::Piece piece, std::byte* to);
 
   const OpenNamespaceInfo& info_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <utility>
 
 #include "client/rpc/grpc_status.h"
 #include "client/rpc/remote_node.h"
@@ -15,11 +16,11 @@ constexpr int64_t kMaxRetryAfterMillis = 60'000;
 
 }  // namespace
 
-RunStream::RunStream(grpc::GenericStub* stub, const char* method, const std::string& token,
-                     int64_t deadline_nanos) {
-  PrepareContext(&context_, token, deadline_nanos);
+RunStream::RunStream(NodeLinkPtr link, const char* method, int64_t deadline_nanos)
+    : link_(std::move(link)) {
+  PrepareContext(&context_, link_->shown->token, deadline_nanos);
   context_.set_initial_metadata_corked(true);
-  call_ = stub->PrepareCall(&context_, method, &queue_);
+  call_ = link_->generic.PrepareCall(&context_, method, &queue_);
   call_->StartCall(this);  // corked: it completes with the first write, not by itself
 }
 
@@ -55,8 +56,23 @@ bool RunStream::Read(grpc::ByteBuffer* frame) {
   return Wait();
 }
 
+void RunStream::StartRead(grpc::ByteBuffer* frame) {
+  call_->Read(frame, this);
+  reads_ = true;
+}
+
+std::optional<bool> RunStream::EndRead(int64_t nanos) {
+  void* tag = nullptr;
+  bool ok = false;
+  const auto until = std::chrono::system_clock::now() + std::chrono::nanoseconds(nanos);
+  if (queue_.AsyncNext(&tag, &ok, until) == grpc::CompletionQueue::TIMEOUT) return std::nullopt;
+  reads_ = false;
+  return ok;
+}
+
 absl::Status RunStream::Finish() {
   finished_ = true;
+  if (std::exchange(reads_, false)) Wait();
   grpc::Status status;
   call_->Finish(&status, this);
   Wait();

@@ -12,17 +12,17 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "client/rpc/remote_node.h"
 
 namespace kvarve::client {
 
 class RunStream {
  public:
   // Begins the call; its first write goes with it. `deadline_nanos`: SystemClock's.
-  RunStream(grpc::GenericStub* stub, const char* method, const std::string& token,
-            int64_t deadline_nanos);
+  RunStream(NodeLinkPtr link, const char* method, int64_t deadline_nanos);
   ~RunStream();  // cancels what is not finished
   RunStream(const RunStream&) = delete;
   RunStream& operator=(const RunStream&) = delete;
@@ -31,6 +31,9 @@ class RunStream {
   bool Write(const grpc::ByteBuffer& frame, bool is_last);
   // False: nothing comes any more.
   bool Read(grpc::ByteBuffer* frame);
+  // Read in two steps: `frame` outlives the second. Nothing: it has not come within `nanos`.
+  void StartRead(grpc::ByteBuffer* frame);
+  std::optional<bool> EndRead(int64_t nanos);
   // The call's end.
   absl::Status Finish();
   // Beside RESOURCE_EXHAUSTED, after Finish: when to ask again; 0: not said.
@@ -39,10 +42,11 @@ class RunStream {
  private:
   bool Wait();
 
+  const NodeLinkPtr link_;
   grpc::ClientContext context_;
   grpc::CompletionQueue queue_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
-  bool finished_ = false;
+  bool finished_ = false, reads_ = false;
 };
 
 }  // namespace kvarve::client

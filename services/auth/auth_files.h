@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "client/identity/key_set.h"
 #include "client/identity/revocations.h"
+#include "client/identity/watched_file.h"
 #include "services/auth/bearer_token.h"
-#include "services/auth/watched_file.h"
 #include "storage/base/mutex.h"
 
 namespace kvarve {

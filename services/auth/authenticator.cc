@@ -144,7 +144,6 @@ std::string_view AuthFaultName(AuthFault fault) {
 }
 
 absl::Status Caller::May(Verb verb) const {
-  if (role == Role::kPeer) return absl::OkStatus();
   if (role == Role::kClient && verbs.Has(verb)) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrFormat("this %s may not %s here", RoleName(role), VerbName(verb)));

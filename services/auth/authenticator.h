@@ -59,7 +59,7 @@ struct Caller {
   VerbSet verbs;       // of a client
   std::string name;    // for logs: the token's id, or the certificate's fingerprint
 
-  // PermissionDenied, with what would be needed.
+  // PermissionDenied, with what would be needed. Of blocks only clients see any.
   absl::Status May(Verb verb) const;
   absl::Status MayAdminister() const;
 };

@@ -14,7 +14,7 @@
 #include "client/identity/certificate.h"
 #include "client/identity/key_set.h"
 #include "client/identity/token.h"
-#include "services/auth/watched_file.h"
+#include "client/identity/watched_file.h"
 
 namespace kvarve {
 namespace {
@@ -277,7 +277,7 @@ TEST_F(AuthenticatorTest, CertificatesSayTheRole) {
   EXPECT_TRUE(admin.MayAdminister().ok());
   EXPECT_FALSE(peer.MayAdminister().ok());
   EXPECT_FALSE(client->MayAdminister().ok());
-  EXPECT_TRUE(peer.May(Verb::kRead).ok());
+  EXPECT_FALSE(peer.May(Verb::kRead).ok());
   for (size_t verb = 0; verb < kVerbs; ++verb) {
     EXPECT_FALSE(admin.May(static_cast<Verb>(verb)).ok());
   }

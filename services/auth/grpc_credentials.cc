@@ -14,7 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "client/identity/certificate.h"
 #include "client/identity/openssl_ptr.h"
-#include "services/auth/watched_file.h"
+#include "client/identity/watched_file.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {

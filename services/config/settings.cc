@@ -184,6 +184,15 @@ constexpr Setting kSettings[] = {
      "rpc.token_keys_file is needed."},
     {"rpc.max_message_bytes", SettingType::kBytes, "1MiB", "1MiB",
      "Largest request that the gRPC server reads, besides frames of blocks.", 64 * kKi, 16 * kMi},
+    {"rpc.max_connections", SettingType::kInt, "4096", "16384",
+     "Most TCP connections to the gRPC server. When there are as many, a new one takes the place "
+     "of "
+     "one on which nobody has shown good credentials yet.",
+     1, 65536},
+    {"rpc.greeting", SettingType::kDuration, "10s", "30s",
+     "A connection to the gRPC server on which nobody has shown good credentials for so long is "
+     "closed.",
+     100 * kMilli, kHour},
     {"rpc.max_streams", SettingType::kInt, "1024", "256",
      "Most reads, writes and watches of remote clients at once.", 1, 65536},
     {"rpc.read_bytes", SettingType::kBytes, "256MiB", "1GiB",
@@ -210,6 +219,9 @@ constexpr Setting kSettings[] = {
     {"rpc.admin_socket", SettingType::kString, "", "/run/kvarve/admin.sock",
      "Unix socket of administration over gRPC (drain, resize, evict, configuration), made with "
      "mode 0600. Empty: none."},
+    {"rpc.admin_listen", SettingType::kAddress, "off", "0.0.0.0:7411",
+     "Where administration over gRPC listens for other hosts: in TLS only (rpc.tls_*), for "
+     "certificates of the role admin. \"off\": nowhere."},
 };
 
 }  // namespace

@@ -235,6 +235,20 @@ absl::StatusOr<Json> Tenants(const Call& call) {
   return Json{{"total", all.size()}, {"tenants", std::move(list)}};
 }
 
+absl::StatusOr<std::string> SetQuotaOf(Cache& cache, const std::string& tenant,
+                                       const std::string& quota, uid_t uid) {
+  KV_RETURN_IF_ERROR(CheckTenantName(tenant));
+  KV_ASSIGN_OR_RETURN(const TenantQuota parsed, ParseQuota(quota));
+  if (parsed.of(Resource::kConnections) != QuotaRange()) {
+    return absl::InvalidArgumentError(
+        "connections are limited from the start on: set them in tenant.quotas");
+  }
+  KV_RETURN_IF_ERROR(cache.SetQuota(tenant, parsed));
+  KvLog(LogLevel::kInfo, "quota changed",
+        {{"uid", absl::StrFormat("%d", uid)}, {"tenant", tenant}, {"quota", QuotaText(parsed)}});
+  return QuotaText(parsed);
+}
+
 absl::StatusOr<Json> Quota(const Call& call) {
   KV_RETURN_IF_ERROR(OnlyFields(call.request, {"tenant", "quota"}));
   const auto tenant = call.request.find("tenant"), quota = call.request.find("quota");
@@ -243,16 +257,43 @@ absl::StatusOr<Json> Quota(const Call& call) {
     return absl::InvalidArgumentError("\"tenant\" and \"quota\" must be texts");
   }
   const std::string name = tenant->get<std::string>();
-  KV_RETURN_IF_ERROR(CheckTenantName(name));
-  KV_ASSIGN_OR_RETURN(const TenantQuota parsed, ParseQuota(quota->get_ref<const std::string&>()));
-  if (parsed.of(Resource::kConnections) != QuotaRange()) {
-    return absl::InvalidArgumentError(
-        "connections are limited from the start on: set them in tenant.quotas");
+  KV_ASSIGN_OR_RETURN(const std::string now,
+                      SetQuotaOf(call.cache, name, quota->get_ref<const std::string&>(), call.uid));
+  return Json{{"tenant", name}, {"quota", now}};
+}
+
+absl::StatusOr<Json> Evict(const Call& call) {
+  KV_RETURN_IF_ERROR(OnlyFields(call.request, {"bytes", "tenant"}));
+  const auto bytes = call.request.find("bytes"), tenant = call.request.find("tenant");
+  const bool names = tenant != call.request.end();
+  if (bytes == call.request.end() || (names && !tenant->is_string())) {
+    return absl::InvalidArgumentError("\"bytes\" is missing, or \"tenant\" is no text");
   }
-  KV_RETURN_IF_ERROR(call.cache.SetQuota(name, parsed));
-  KvLog(LogLevel::kInfo, "quota changed",
-        {{"uid", absl::StrFormat("%d", call.uid)}, {"tenant", name}, {"quota", QuotaText(parsed)}});
-  return Json{{"tenant", name}, {"quota", QuotaText(parsed)}};
+  uint64_t count = 0;
+  if (bytes->is_number_unsigned()) {
+    count = bytes->get<uint64_t>();
+  } else if (bytes->is_string()) {
+    KV_ASSIGN_OR_RETURN(count, ParseBytes(bytes->get_ref<const std::string&>()));
+  } else {
+    return absl::InvalidArgumentError("\"bytes\" must be bytes, or a text like \"2GiB\"");
+  }
+  const auto [blocks, freed] =
+      call.cache.Evict(count, names ? tenant->get_ref<const std::string&>() : std::string());
+  KvLog(LogLevel::kInfo, "evicted by request",
+        {{"uid", absl::StrFormat("%d", call.uid)}, {"bytes", FormatBytes(freed)}});
+  return Json{{"evicted_blocks", blocks}, {"evicted_bytes", freed}};
+}
+
+absl::StatusOr<Json> Drain(const Call& call, const std::function<uint64_t(bool)>& drain) {
+  KV_RETURN_IF_ERROR(OnlyFields(call.request, {"on"}));
+  const auto on = call.request.find("on");
+  if (on == call.request.end() || !on->is_boolean()) {
+    return absl::InvalidArgumentError("\"on\" must be true or false");
+  }
+  const uint64_t open = drain(on->get<bool>());
+  KvLog(LogLevel::kInfo, on->get<bool>() ? "drains" : "serves again",
+        {{"uid", absl::StrFormat("%d", call.uid)}});
+  return Json{{"draining", on->get<bool>()}, {"open_streams", open}};
 }
 
 // Which namespaces an invalidation means.
@@ -333,11 +374,18 @@ absl::StatusOr<Json> ChangeDevices(const Call& call, bool add) {
 
 }  // namespace
 
-Admin::Admin(const DaemonOptions* options, Cache* cache, std::function<LiveState()> live)
+Admin::Admin(const DaemonOptions* options, Cache* cache, std::function<LiveState()> live,
+             std::function<uint64_t(bool draining)> drain)
     : options_(options),
       cache_(cache),
       live_(std::move(live)),
+      drain_(std::move(drain)),
       start_nanos_(SystemClock::Get()->NowNanos()) {}
+
+absl::StatusOr<std::string> Admin::SetQuota(const std::string& tenant, const std::string& quota,
+                                            uid_t uid) {
+  return SetQuotaOf(*cache_, tenant, quota, uid);
+}
 
 absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
   const Json request = Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -349,7 +397,7 @@ absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
   const Call call{*options_, *cache_, request, uid};
   absl::StatusOr<Json> answer = absl::InvalidArgumentError(absl::StrFormat(
       "unknown op \"%s\"; known: status, stats, namespaces, tenants, quota, resize, "
-      "invalidate, erase, device_add, device_remove",
+      "evict, drain, config, invalidate, erase, device_add, device_remove",
       name.substr(0, 64)));
   if (name == "status" || name == "stats") {
     KV_RETURN_IF_ERROR(OnlyFields(request, {}));
@@ -364,6 +412,13 @@ absl::StatusOr<std::string> Admin::Handle(std::string_view text, uid_t uid) {
     answer = Quota(call);
   } else if (name == "resize") {
     answer = Resize(call);
+  } else if (name == "evict") {
+    answer = Evict(call);
+  } else if (name == "drain") {
+    answer = Drain(call, drain_);
+  } else if (name == "config") {
+    KV_RETURN_IF_ERROR(OnlyFields(request, {}));
+    answer = Json{{"yaml", options_->config_yaml}};
   } else if (name == "invalidate") {
     answer = Invalidate(call);
   } else if (name == "erase") {

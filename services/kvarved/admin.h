@@ -4,6 +4,8 @@
 //   {"op": "namespaces", "offset": 0}                     what fits an answer, and the total
 //   {"op": "tenants"}                                     what each has, may have and did
 //   {"op": "quota", "tenant": NAME, "quota": "host_bytes:1GiB..4GiB entries:..1000"}
+//   {"op": "drain", "on": true | false}                   {"op": "config"}
+//   {"op": "evict", "bytes": "1GiB" | bytes, "tenant": NAME}    of all, without "tenant"
 //   {"op": "resize", "capacity": "2GiB" | "50%" | bytes}
 //   {"op": "invalidate", "ns": HEX | "model": NAME | "all": true}
 //
@@ -39,17 +41,23 @@ struct LiveState {
 class Admin {
  public:
   // `cache` and `options` outlive it. `live` may be called from any thread.
-  Admin(const DaemonOptions* options, Cache* cache, std::function<LiveState()> live);
+  // `drain` returns how many streams are open.
+  Admin(const DaemonOptions* options, Cache* cache, std::function<LiveState()> live,
+        std::function<uint64_t(bool draining)> drain);
 
   // InvalidArgument: not JSON, an unknown op or field, a value of another kind; says what is
   // expected. NotFound: a namespace or model that nobody opened. Whoever asks has been let in;
   // `uid` is for the log.
   absl::StatusOr<std::string> Handle(std::string_view json, uid_t uid);
+  // The quota in effect, as text.
+  absl::StatusOr<std::string> SetQuota(const std::string& tenant, const std::string& quota,
+                                       uid_t uid);
 
  private:
   const DaemonOptions* const options_;
   Cache* const cache_;
   const std::function<LiveState()> live_;
+  const std::function<uint64_t(bool draining)> drain_;
   const int64_t start_nanos_;
 };
 

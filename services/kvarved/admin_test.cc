@@ -35,7 +35,15 @@ class AdminTest : public ::testing::Test {
     live_.local.sessions = 3;
     live_.local.requests[5].ok = 4;
     live_.local.requests[5].total_micros = 80;
-    admin_ = std::make_unique<Admin>(&options_, cache_.get(), [this] { return live_; });
+    MakeAdmin();
+  }
+  void MakeAdmin() {
+    admin_ = std::make_unique<Admin>(
+        &options_, cache_.get(), [this] { return live_; },
+        [this](bool draining) {
+          drains_ = draining;
+          return uint64_t{3};
+        });
   }
   NamespaceInfo Open(std::string model, std::string tenant = "team") {
     NamespaceDescriptor d = OpaqueNamespace(std::move(model), kBlockBytes);
@@ -63,6 +71,7 @@ class AdminTest : public ::testing::Test {
   DaemonOptions options_;
   LiveState live_;
   std::unique_ptr<Catalogue> catalogue_ = NewMemoryCatalogue();
+  bool drains_ = false;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Admin> admin_;
 };
@@ -117,6 +126,25 @@ TEST_F(AdminTest, WhatAShrinkHasNotGotBackYet) {
   status = Do({{"op", "status"}});
   EXPECT_LE(status["used_bytes"], kExtentBytes);
   EXPECT_EQ(status["leaving_bytes"], 0);
+}
+
+TEST_F(AdminTest, DrainEvictAndConfiguration) {
+  options_.config_yaml = "a: 1\n";
+  EXPECT_EQ(Do({{"op", "config"}})["yaml"], "a: 1\n");
+  EXPECT_EQ(Do({{"op", "drain"}, {"on", true}})["open_streams"], 3);
+  EXPECT_TRUE(drains_);
+  Do({{"op", "drain"}, {"on", false}});
+  EXPECT_FALSE(drains_);
+  EXPECT_THAT(std::string(Error(R"({"op":"drain"})").message()), HasSubstr("true or false"));
+  Put(Open("m"), 5);
+  Json evicted = Do({{"op", "evict"}, {"bytes", 2 * kBlockBytes}, {"tenant", "team"}});
+  EXPECT_EQ(evicted["evicted_blocks"], 2);
+  EXPECT_EQ(evicted["evicted_bytes"], 2 * kBlockBytes);
+  EXPECT_EQ(Do({{"op", "evict"}, {"bytes", "1GiB"}, {"tenant", "none"}})["evicted_blocks"], 0);
+  EXPECT_EQ(Do({{"op", "evict"}, {"bytes", "1GiB"}})["evicted_blocks"], 3);
+  EXPECT_THAT(std::string(Error(R"({"op":"evict"})").message()), HasSubstr("bytes"));
+  EXPECT_THAT(std::string(Error(R"({"op":"evict","bytes":"much"})").message()), HasSubstr("much"));
+  EXPECT_THAT(std::string(Error(R"({"op":"evict","bytes":-1})").message()), HasSubstr("2GiB"));
 }
 
 TEST_F(AdminTest, StatusAndStats) {
@@ -200,7 +228,7 @@ TEST_F(AdminTest, EraseByTenantOrNamespaceReachesDevices) {
     options_.cache.devices.catalogue = catalogue_.get();
     cache_ = *Cache::Create(options_.cache);
     ASSERT_TRUE(cache_->AddDevice(*OpenDevice(path, {})).ok());
-    admin_ = std::make_unique<Admin>(&options_, cache_.get(), [this] { return live_; });
+    MakeAdmin();
     ASSERT_TRUE(cache_->WaitDevices(60'000'000'000));
   };
   start();

@@ -53,17 +53,16 @@ struct Daemon::Rep {
   // Requests of administration may come before the parts below are written: they see none of them
   // then.
   std::atomic<const LocalServer*> counted{nullptr};
+  std::atomic<RpcServer*> serving{nullptr};
   std::atomic<uint16_t> metrics_port{0}, rpc_port{0};
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<RpcServer> rpc;
   std::unique_ptr<MetricsServer> metrics;
-  std::unique_ptr<AdminServer> admin_server;
+  std::unique_ptr<AdminServer> admin_server, admin_port;
 
   AdminActions Actions() {
     AdminActions actions;
-    actions.drain = [this](bool draining) {
-      return rpc != nullptr ? rpc->SetDraining(draining) : 0;
-    };
+    actions.drain = [this](bool draining) { return Drain(draining); };
     actions.resize = [this](uint64_t bytes) -> absl::StatusOr<uint64_t> {
       const std::string request = absl::StrFormat("{\"op\":\"resize\",\"capacity\":%d}", bytes);
       KV_RETURN_IF_ERROR(admin->Handle(request, ::geteuid()).status());
@@ -73,7 +72,15 @@ struct Daemon::Rep {
       return cache->Evict(bytes, tenant);
     };
     actions.config = [this] { return options.config_yaml; };
+    actions.set_quota = [this](const std::string& tenant, const std::string& quota) {
+      return admin->SetQuota(tenant, quota, ::geteuid());
+    };
+    actions.ask = [this](const std::string& json) { return admin->Handle(json, ::geteuid()); };
     return actions;
+  }
+  uint64_t Drain(bool draining) {
+    RpcServer* const server = serving.load();
+    return server != nullptr ? server->SetDraining(draining) : 0;
   }
   LocalStats PlaneStats() const {
     const LocalServer* const server = counted.load();
@@ -114,8 +121,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
   rep->catalogue = OpenCatalogueOf(rep->options.nvme);
   rep->options.cache.devices.catalogue = rep->catalogue.get();
   KV_ASSIGN_OR_RETURN(rep->cache, Cache::Create(rep->options.cache));
-  rep->admin =
-      std::make_unique<Admin>(&rep->options, rep->cache.get(), [rep] { return rep->Live(); });
+  rep->admin = std::make_unique<Admin>(
+      &rep->options, rep->cache.get(), [rep] { return rep->Live(); },
+      [rep](bool draining) { return rep->Drain(draining); });
   rep->options.local.admin = [admin = rep->admin.get()](std::string_view json, uid_t uid) {
     return admin->Handle(json, uid);
   };
@@ -138,6 +146,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
     rep->store = BlockStoreOf(rep->cache.get(), std::move(store));
     KV_ASSIGN_OR_RETURN(rep->rpc, RpcServer::Start(*rep->options.rpc, rep->store.get()));
     rep->rpc_port.store(rep->rpc->port());
+    rep->serving.store(rep->rpc.get());
   }
   if (!rep->options.metrics.off()) {
     MetricsServerOptions metrics;
@@ -155,6 +164,11 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
     KV_ASSIGN_OR_RETURN(rep->admin_server,
                         AdminServer::Start(rep->options.admin_socket, rep->Actions()));
   }
+  if (!rep->options.admin_listen.off()) {
+    KV_ASSIGN_OR_RETURN(rep->admin_port,
+                        AdminServer::Start(rep->options.admin_listen, rep->options.rpc->transport,
+                                           rep->rpc->auth(), rep->Actions()));
+  }
   rep->is_ready.store(true);
   return daemon;
 }
@@ -168,6 +182,7 @@ uint16_t Daemon::rpc_port() const { return rep_->rpc_port.load(); }
 void Daemon::Stop() {
   rep_->is_ready.store(false);
   rep_->admin_server.reset();
+  rep_->admin_port.reset();
   if (rep_->rpc != nullptr) rep_->rpc->Stop(kRpcGraceNanos);
   if (rep_->local != nullptr) rep_->local->Stop();
   if (rep_->cache != nullptr && !std::exchange(rep_->is_flushed, true)) {

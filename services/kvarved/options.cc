@@ -253,6 +253,8 @@ absl::StatusOr<std::optional<RpcServerOptions>> RpcOptionsOf(const Config& confi
   rpc.max_message_bytes = config.Bytes("rpc.max_message_bytes");
   rpc.daemon_version = KVARVE_VERSION;
   rpc.max_pin_ms = static_cast<uint32_t>(config.DurationNanos("rpc.max_pin") / kNanosPerMilli);
+  rpc.connections.connections = static_cast<uint32_t>(config.Int("rpc.max_connections"));
+  rpc.connections.greeting_nanos = config.DurationNanos("rpc.greeting");
   rpc.streams.streams = static_cast<uint32_t>(config.Int("rpc.max_streams"));
   rpc.streams.write_bytes = config.Bytes("rpc.write_bytes");
   rpc.streams.stall_nanos = config.DurationNanos("rpc.stall");
@@ -286,6 +288,13 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
   options.rpc_read_bytes = config.Bytes("rpc.read_bytes");
   options.rpc_pin_bytes = config.Bytes("rpc.pin_bytes");
   KV_ASSIGN_OR_RETURN(options.admin_socket, SocketPath(config, "rpc.admin_socket"));
+  options.admin_listen = config.Address("rpc.admin_listen");
+  if (!options.admin_listen.off() &&
+      (!options.rpc.has_value() || !UsesTls(options.rpc->transport))) {
+    return Wrong(config, "rpc.admin_listen",
+                 "needs rpc.listen with TLS (rpc.tls_certificate_file and so on); rpc.admin_socket "
+                 "is for this host");
+  }
   options.cache.event_window =
       options.rpc.has_value() ? static_cast<size_t>(config.Int("rpc.event_window")) : 0;
   options.config_yaml = config.Print();

@@ -37,6 +37,7 @@ struct DaemonOptions {
   std::optional<RpcServerOptions> rpc;
   uint64_t rpc_read_bytes = 0, rpc_pin_bytes = 0;  // BlockStoreOptions
   std::string admin_socket;                        // empty: off
+  ListenAddress admin_listen;                      // needs `rpc` with TLS
   std::string config_yaml;                         // the effective configuration, as printed
 };
 

@@ -102,6 +102,9 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
                                 {"rpc.token_audience", "us"},
                                 {"rpc.token_issuer", "them"},
                                 {"rpc.reload_interval", "7s"},
+                                {"rpc.max_connections", "77"},
+                                {"rpc.greeting", "3s"},
+                                {"rpc.admin_listen", "127.0.0.1:7411"},
                                 {"rpc.max_message_bytes", "2MiB"}});
   ASSERT_TRUE(options.ok()) << options.status();
   const LocalServerOptions& local = options->local;
@@ -151,6 +154,9 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_EQ(options->rpc->transport.client_ca_file, "/tmp/ca");
   EXPECT_TRUE(options->rpc->transport.insecure_plaintext_off_loopback);
   EXPECT_EQ(options->rpc->transport.reload_seconds, 7u);
+  EXPECT_EQ(options->rpc->connections.connections, 77u);
+  EXPECT_EQ(options->rpc->connections.greeting_nanos, 3'000'000'000);
+  EXPECT_EQ(options->admin_listen.ToString(), "127.0.0.1:7411");
   EXPECT_EQ(options->rpc->auth.trust_domain, "corp");
   EXPECT_EQ(options->rpc->auth.keys_file, "/tmp/keys");
   EXPECT_EQ(options->rpc->auth.revocations_file, "/tmp/revoked");
@@ -196,6 +202,10 @@ TEST(DaemonOptionsTest, WhatDoesNotFitTogether) {
               HasSubstr("is not loopback"));
   EXPECT_THAT(Error({{"rpc.listen", "127.0.0.1:7410"}}),
               HasSubstr("rpc.token_file (default): or rpc.token_keys_file is needed"));
+  EXPECT_THAT(Error({{"rpc.listen", "127.0.0.1:7410"},
+                     {"rpc.token_file", "/x"},
+                     {"rpc.admin_listen", "127.0.0.1:7411"}}),
+              HasSubstr("rpc.admin_listen"));
 }
 
 TEST(DaemonOptionsTest, PathsOfSockets) {

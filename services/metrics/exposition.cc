@@ -296,12 +296,27 @@ const Metric kMetrics[] = {
      [](Snapshot s, Out out) {
        if (s.rpc.has_value()) out.Add(s.rpc->streams.open);
      }},
+    {"kvarve_rpc_connections", kGauge, "", "TCP connections to the gRPC server.",
+     [](Snapshot s, Out out) {
+       if (s.rpc.has_value()) out.Add(s.rpc->connections.open);
+     }},
+    {"kvarve_rpc_connections_ended_total", kCounter, "reason",
+     "TCP connections that the gRPC server ended: silent ones (rpc.greeting), ones pushed out by a "
+     "newer one and refused ones (rpc.max_connections).",
+     [](Snapshot s, Out out) {
+       if (!s.rpc.has_value()) return;
+       out.Add(s.rpc->connections.silent, {{"reason", "silent"}});
+       out.Add(s.rpc->connections.pushed_out, {{"reason", "pushed_out"}});
+       out.Add(s.rpc->connections.refused, {{"reason", "refused"}});
+     }},
     {"kvarve_rpc_streams_ended_total", kCounter, "reason",
-     "Streams of remote clients that the daemon did not serve: stalled ones (rpc.stall), refused "
-     "ones (rpc.max_streams), writes shed for want of room (rpc.write_bytes).",
+     "Streams of remote clients that the daemon did not serve: stalled ones (rpc.stall), unwelcome "
+     "ones (revoked or expired meanwhile), refused ones (rpc.max_streams), writes shed for want of "
+     "room (rpc.write_bytes).",
      [](Snapshot s, Out out) {
        if (!s.rpc.has_value()) return;
        out.Add(s.rpc->streams.stalled, {{"reason", "stalled"}});
+       out.Add(s.rpc->streams.unwelcome, {{"reason", "unwelcome"}});
        out.Add(s.rpc->streams.refused, {{"reason", "refused"}});
        out.Add(s.rpc->streams.shed, {{"reason", "shed"}});
      }},

@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "services/auth/grpc_credentials.h"
+#include "services/rpc/connections.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
@@ -16,6 +19,9 @@ namespace {
 
 constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 constexpr int kMaxMessageBytes = 1 << 20;
+constexpr int kMaxMetadataBytes = 8 << 10;
+constexpr int kMaxConcurrentCalls = 16;
+constexpr uint32_t kMaxConnections = 64;
 constexpr mode_t kOwnerOnly = 0177;  // what a new socket's mode is without
 
 absl::Status CheckPath(const std::string& path) {
@@ -36,6 +42,7 @@ absl::Status CheckPath(const std::string& path) {
 
 struct AdminServer::Rep {
   std::string path;
+  std::unique_ptr<Connections> connections;  // of a port
   std::unique_ptr<KvAdminService> service;
   std::unique_ptr<grpc::Server> server;
 };
@@ -47,7 +54,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const std::strin
   KV_RETURN_IF_ERROR(CheckPath(path));
   auto rep = std::make_unique<Rep>();
   rep->path = path;
-  rep->service = std::make_unique<KvAdminService>(std::move(actions));
+  rep->service = std::make_unique<KvAdminService>(std::move(actions), std::nullopt);
   // One of a daemon that was killed; a living one holds the lock of the same-host plane's socket.
   ::unlink(path.c_str());
   grpc::ServerBuilder builder;
@@ -64,10 +71,50 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const std::strin
   return std::unique_ptr<AdminServer>(new AdminServer(std::move(rep)));
 }
 
+absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const ListenAddress& listen,
+                                                                TransportOptions transport,
+                                                                Authenticator* auth,
+                                                                AdminActions actions) {
+  if (!UsesTls(transport)) {
+    return absl::FailedPreconditionError("rpc.admin_listen: administration is in TLS only");
+  }
+  transport.address = listen.ToString();
+  transport.is_loopback = listen.is_loopback;
+  KV_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
+                      ServerCredentialsOf(transport));
+  auto rep = std::make_unique<Rep>();
+  ConnectionLimits limits;
+  limits.connections = kMaxConnections;
+  KV_ASSIGN_OR_RETURN(rep->connections, Connections::Listen(listen, limits));
+  rep->service =
+      std::make_unique<KvAdminService>(std::move(actions), Callers(auth, rep->connections.get()));
+  grpc::ServerBuilder builder;
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentCalls);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(limits.greeting_nanos / 1'000'000));
+  std::unique_ptr<Connections::Acceptor> acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+  builder.RegisterService(rep->service.get());
+  rep->server = builder.BuildAndStart();
+  if (rep->server == nullptr) {
+    return absl::UnavailableError("rpc.admin_listen: gRPC does not start");
+  }
+  rep->connections->Start(std::move(acceptor));
+  return std::unique_ptr<AdminServer>(new AdminServer(std::move(rep)));
+}
+
+uint16_t AdminServer::port() const {
+  return rep_->connections != nullptr ? rep_->connections->port() : 0;
+}
+
 AdminServer::~AdminServer() {
+  if (rep_->connections != nullptr) rep_->connections->Stop();
   rep_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   rep_->server->Wait();
-  ::unlink(rep_->path.c_str());
+  if (!rep_->path.empty()) ::unlink(rep_->path.c_str());
 }
 
 }  // namespace kvarve

@@ -1,5 +1,5 @@
-// The socket of administration: KvAdmin over gRPC on a Unix socket that its owner and root alone
-// can connect to (mode 0600).
+// The servers of administration: KvAdmin over gRPC on a Unix socket that its owner and root alone
+// can connect to (mode 0600), or on a port in mutual TLS, for certificates of the role admin.
 //
 // THREADS: Start and the destructor, one.  BLOCKS: the destructor, for calls under way, up to a
 // second.
@@ -10,6 +10,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "services/auth/authenticator.h"
+#include "services/auth/transport_options.h"
+#include "services/config/settings.h"
 #include "services/rpc/admin_service.h"
 
 namespace kvarve {
@@ -20,7 +23,15 @@ class AdminServer {
   // or something that is no socket lies there. Unavailable: it cannot be listened on.
   static absl::StatusOr<std::unique_ptr<AdminServer>> Start(const std::string& path,
                                                             AdminActions actions);
+  // FailedPrecondition: `transport` has no TLS, or what ServerCredentialsOf refuses. Unavailable:
+  // it cannot be listened on. `auth` outlives the server.
+  static absl::StatusOr<std::unique_ptr<AdminServer>> Start(const ListenAddress& listen,
+                                                            TransportOptions transport,
+                                                            Authenticator* auth,
+                                                            AdminActions actions);
   ~AdminServer();
+
+  uint16_t port() const;  // 0: a socket
 
  private:
   struct Rep;

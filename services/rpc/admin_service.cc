@@ -1,25 +1,34 @@
 #include "services/rpc/admin_service.h"
 
 #include "client/rpc/grpc_status.h"
-#include "services/rpc/caller.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
-namespace {
+
+absl::Status KvAdminService::Admit(const Context& context, std::string* who) const {
+  *who = "socket";
+  if (callers_.has_value()) {
+    KV_ASSIGN_OR_RETURN(const Caller caller, callers_->Of(context));
+    *who = caller.name;
+    KV_RETURN_IF_ERROR(caller.MayAdminister());
+  }
+  return CheckDeadline(context);
+}
 
 template <typename Run>
-grpc::ServerUnaryReactor* Serve(grpc::CallbackServerContext* context, const char* what, Run run) {
-  absl::Status status = CheckDeadline(*context);
+KvAdminService::Unary* KvAdminService::Serve(Context* context, const char* what, Run run) {
+  std::string who;
+  absl::Status status = Admit(*context, &who);
   if (status.ok()) status = run();
   KvLog(LogLevel::kInfo, "administration",
-        {{"call", what}, {"answer", status.ok() ? "done" : std::string(status.message())}});
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+        {{"call", what},
+         {"by", who},
+         {"answer", status.ok() ? "done" : std::string(status.message())}});
+  Unary* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
   return reactor;
 }
-
-}  // namespace
 
 KvAdminService::Unary* KvAdminService::Drain(Context* context, const v1::DrainRequest* request,
                                              v1::DrainReply* reply) {
@@ -52,6 +61,24 @@ KvAdminService::Unary* KvAdminService::Config(Context* context, const v1::Config
                                               v1::ConfigReply* reply) {
   return Serve(context, "Config", [&] {
     reply->set_yaml(actions_.config());
+    return absl::OkStatus();
+  });
+}
+
+KvAdminService::Unary* KvAdminService::SetQuota(Context* context,
+                                                const v1::SetQuotaRequest* request,
+                                                v1::SetQuotaReply* reply) {
+  return Serve(context, "SetQuota", [&]() -> absl::Status {
+    KV_ASSIGN_OR_RETURN(*reply->mutable_quota(),
+                        actions_.set_quota(request->tenant(), request->quota()));
+    return absl::OkStatus();
+  });
+}
+
+KvAdminService::Unary* KvAdminService::Ask(Context* context, const v1::AskRequest* request,
+                                           v1::AskReply* reply) {
+  return Serve(context, "Ask", [&]() -> absl::Status {
+    KV_ASSIGN_OR_RETURN(*reply->mutable_json(), actions_.ask(request->json()));
     return absl::OkStatus();
   });
 }

@@ -3,16 +3,34 @@
 #include <grpcpp/server_context.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "services/auth/grpc_credentials.h"
 
 namespace kvarve {
 
-absl::StatusOr<Caller> CallerOf(Authenticator* auth, const grpc::CallbackServerContext& context) {
+absl::StatusOr<Caller> Callers::Of(const grpc::CallbackServerContext& context) const {
   const std::string peer = context.peer();
   std::string pem;
-  return auth->Authenticate(PresentedBy(context, peer, &pem));
+  absl::StatusOr<Caller> caller = auth_->Authenticate(PresentedBy(context, peer, &pem));
+  if (caller.ok() && connections_ != nullptr) connections_->Proven(peer);
+  return caller;
+}
+
+std::function<bool()> Callers::Again(const grpc::CallbackServerContext& context) const {
+  std::string pem;
+  const std::string peer = context.peer();
+  const Presented now = PresentedBy(context, peer, &pem);
+  std::optional<std::string> authorization;
+  if (now.authorization.has_value()) authorization = std::string(*now.authorization);
+  return [auth = auth_, peer, pem, authorization] {
+    Presented presented;
+    presented.peer = peer;
+    presented.certificate_pem = pem;
+    if (authorization.has_value()) presented.authorization = *authorization;
+    return auth->Authenticate(presented).ok();
+  };
 }
 
 absl::Status CheckDeadline(const grpc::CallbackServerContext& context) {

@@ -5,14 +5,30 @@
 
 #include <grpcpp/support/server_callback.h>
 
+#include <functional>
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "services/auth/authenticator.h"
+#include "services/rpc/connections.h"
 
 namespace kvarve {
 
-// Authenticator::Authenticate of what the call shows.
-absl::StatusOr<Caller> CallerOf(Authenticator* auth, const grpc::CallbackServerContext& context);
+class Callers {
+ public:
+  // Both outlive it; `connections` may be null.
+  Callers(Authenticator* auth, Connections* connections) : auth_(auth), connections_(connections) {}
+
+  // Authenticator::Authenticate of what the call shows; whoever passes has proven its connection.
+  absl::StatusOr<Caller> Of(const grpc::CallbackServerContext& context) const;
+  // Asks the same again, later and as often as wanted: false once what the call showed has expired
+  // or is revoked.
+  std::function<bool()> Again(const grpc::CallbackServerContext& context) const;
+
+ private:
+  Authenticator* const auth_;
+  Connections* const connections_;
+};
 
 // InvalidArgument: the call has no deadline. DeadlineExceeded: it came after it.
 absl::Status CheckDeadline(const grpc::CallbackServerContext& context);

@@ -302,6 +302,12 @@ TEST_F(CallsTest, AdministrationHasItsOwnSocket) {
     return std::make_pair(tenant.size(), bytes);
   };
   actions.config = [] { return std::string("a: 1\n"); };
+  actions.set_quota = [](const std::string& tenant,
+                         const std::string& quota) -> absl::StatusOr<std::string> {
+    if (tenant.empty()) return absl::InvalidArgumentError("whose?");
+    return tenant + " " + quota;
+  };
+  actions.ask = [](const std::string& json) { return absl::StatusOr<std::string>(json + "!"); };
   EXPECT_EQ(AdminServer::Start("relative", actions).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(AdminServer::Start(options_.auth.token_file, actions).status().code(),
@@ -344,6 +350,18 @@ TEST_F(CallsTest, AdministrationHasItsOwnSocket) {
   v1::ConfigReply config;
   ASSERT_TRUE(call(&v1::KvAdmin::Stub::Config, v1::ConfigRequest(), &config).ok());
   EXPECT_EQ(config.yaml(), "a: 1\n");
+  v1::SetQuotaRequest quota;
+  v1::SetQuotaReply set;
+  EXPECT_EQ(call(&v1::KvAdmin::Stub::SetQuota, quota, &set).error_code(), grpc::INVALID_ARGUMENT);
+  quota.set_tenant("t");
+  quota.set_quota("q");
+  ASSERT_TRUE(call(&v1::KvAdmin::Stub::SetQuota, quota, &set).ok());
+  EXPECT_EQ(set.quota(), "t q");
+  v1::AskRequest ask;
+  ask.set_json("{}");
+  v1::AskReply asked;
+  ASSERT_TRUE(call(&v1::KvAdmin::Stub::Ask, ask, &asked).ok());
+  EXPECT_EQ(asked.json(), "{}!");
   grpc::ClientContext none;
   EXPECT_EQ(stub->Config(&none, {}, &config).error_code(), grpc::INVALID_ARGUMENT);
   // The server of blocks does not serve it.

@@ -321,9 +321,11 @@ TEST_F(IdentityTest, RolesAreNotConfused) {
   connect_as("kvarve://client/a");
   const std::string ns = OpenAs("");
   ASSERT_TRUE(PutAs("", ns).ok());
-  connect_as("kvarve://admin");
-  for (const auto& [method, code] : AskAll("", ns).codes) {
-    EXPECT_EQ(code, grpc::PERMISSION_DENIED) << method;
+  for (const char* uri : {"kvarve://admin", "kvarve://peer"}) {
+    connect_as(uri);
+    for (const auto& [method, code] : AskAll("", ns).codes) {
+      EXPECT_EQ(code, grpc::PERMISSION_DENIED) << uri << " " << method;
+    }
   }
   EXPECT_EQ(AskAll(Token("a"), ns).codes.at("Lookup"), grpc::UNAUTHENTICATED);
   connect_as("kvarve://client/b");

@@ -59,18 +59,18 @@ std::string_view RpcMethodName(RpcMethod method) {
   return kNames[static_cast<size_t>(method)];
 }
 
-KvCacheService::KvCacheService(const RpcServerOptions& options, Authenticator* auth,
+KvCacheService::KvCacheService(const RpcServerOptions& options, const Callers& callers,
                                BlockStore* store)
     : daemon_version_(options.daemon_version),
       max_message_bytes_(options.max_message_bytes),
       max_pin_ms_(options.max_pin_ms),
-      auth_(auth),
+      callers_(callers),
       store_(store),
       streams_(options.streams),
       watchers_(store) {}
 
 absl::StatusOr<Caller> KvCacheService::Admit(const Context& context, Verb verb) {
-  KV_ASSIGN_OR_RETURN(Caller caller, CallerOf(auth_, context));
+  KV_ASSIGN_OR_RETURN(Caller caller, callers_.Of(context));
   KV_RETURN_IF_ERROR(caller.May(verb));
   KV_RETURN_IF_ERROR(CheckDeadline(context));
   return caller;
@@ -131,10 +131,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* KvCacheService::ReadRun(
     v1::ReadRunRequest message;
     KV_RETURN_IF_ERROR(ParseMessage(*request, &message));
     KV_ASSIGN_OR_RETURN(kvarve::Run run, RunOf(*store_, caller, message, frames::kMaxBlocksPerRun));
-    KV_ASSIGN_OR_RETURN(read.stream, streams_.Open(context));
+    KV_ASSIGN_OR_RETURN(read.stream, streams_.Open(context, callers_.Again(*context)));
     read.ns = std::move(run.ns);
     read.keys = std::move(run.keys);
     read.request_id = message.request_id();
+    read.blocks_per_frame =
+        std::clamp<size_t>(message.max_blocks_per_frame(), 1, frames::kMaxBlocksPerFrame);
     return absl::OkStatus();
   }();
   if (!status.ok()) {
@@ -156,7 +158,7 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* KvCacheService::WriteRun(Context* con
   const absl::Status status = [&] {
     KV_ASSIGN_OR_RETURN(write.caller, Admit(*context, Verb::kWrite));
     if (draining()) return absl::UnavailableError("the node drains and takes no new blocks");
-    KV_ASSIGN_OR_RETURN(write.stream, streams_.Open(context));
+    KV_ASSIGN_OR_RETURN(write.stream, streams_.Open(context, callers_.Again(*context)));
     return absl::OkStatus();
   }();
   if (!status.ok()) {
@@ -253,7 +255,7 @@ grpc::ServerWriteReactor<v1::EventBatch>* KvCacheService::WatchEvents(
   const absl::Status status = [&] {
     KV_ASSIGN_OR_RETURN(call.caller, Admit(*context, Verb::kStats));
     KV_ASSIGN_OR_RETURN(call.from, FirstEvent(*request));
-    KV_ASSIGN_OR_RETURN(call.stream, streams_.Open(context));
+    KV_ASSIGN_OR_RETURN(call.stream, streams_.Open(context, callers_.Again(*context)));
     return absl::OkStatus();
   }();
   if (!status.ok()) {
@@ -381,7 +383,6 @@ RpcStats KvCacheService::Counted() const {
       stats.calls[method][code] = calls_[method][code].load(std::memory_order_relaxed);
     }
   }
-  stats.auth = auth_->Stats();
   stats.read_bytes = read_bytes_.load(std::memory_order_relaxed);
   stats.write_bytes = write_bytes_.load(std::memory_order_relaxed);
   stats.streams = streams_.Stats();

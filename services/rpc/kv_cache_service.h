@@ -35,8 +35,8 @@ using KvCacheServiceBase = v1::KvCache::WithCallbackMethod_Hello<
 
 class KvCacheService final : public KvCacheServiceBase {
  public:
-  // `auth` and `store` outlive the service.
-  KvCacheService(const RpcServerOptions& options, Authenticator* auth, BlockStore* store);
+  // `store` outlives the service.
+  KvCacheService(const RpcServerOptions& options, const Callers& callers, BlockStore* store);
 
   using Context = grpc::CallbackServerContext;
   using Unary = grpc::ServerUnaryReactor;
@@ -86,7 +86,7 @@ class KvCacheService final : public KvCacheServiceBase {
   const std::string daemon_version_;
   const uint64_t max_message_bytes_;
   const uint32_t max_pin_ms_;
-  Authenticator* const auth_;
+  const Callers callers_;
   BlockStore* const store_;
   Streams streams_;
   Watchers watchers_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/frames/frames.h"
 #include "client/rpc/grpc_status.h"
@@ -40,23 +41,54 @@ class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  private:
   void Next() {
     if (at_ == lease_.blocks.size() && (LoadsFirst() || !Lease())) return;
-    const StoredBlock& block = lease_.blocks[at_];
-    const uint64_t payload = std::min(run_.ns.block_bytes - offset_, frames::kMaxPayloadBytes);
-    const frames::FrameFields fields{"", static_cast<uint32_t>(done_), offset_, run_.ns.block_bytes,
-                                     block.checksum};
+    const size_t blocks = BlocksOfFrame();
+    const uint64_t payload = std::min(blocks * run_.ns.block_bytes - offset_,
+                                      blocks > 1 ? kPackedFrameBytes : frames::kMaxPayloadBytes);
+    frames::FrameFields fields{"", static_cast<uint32_t>(done_), offset_, run_.ns.block_bytes,
+                               lease_.blocks[at_].checksum};
+    for (size_t i = 1; i < blocks; ++i) {
+      fields.more_checksums.push_back(lease_.blocks[at_ + i].checksum);
+    }
     const frames::FrameHeader header(frames::Kind::kBlock, fields, payload);
-    const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()),
-                                  LeasedSlice(block.data + offset_, payload, lease_.hold)};
-    frame_ = grpc::ByteBuffer(slices, 2);
+    slices_.assign(1, grpc::Slice(header.data(), header.size()));
+    AddPayload(blocks, payload);
+    frame_ = grpc::ByteBuffer(slices_.data(), slices_.size());
+    slices_.clear();
     bytes_ += payload;
     offset_ += payload;
-    if (offset_ == run_.ns.block_bytes) {
+    if (offset_ == blocks * run_.ns.block_bytes) {
       offset_ = 0;
-      ++at_;
-      ++done_;
+      at_ += blocks;
+      done_ += blocks;
     }
     run_.stream->Waits();
     StartWrite(&frame_, grpc::WriteOptions().set_no_compression());
+  }
+
+  // A part of one block, or several whole ones.
+  size_t BlocksOfFrame() const {
+    if (offset_ > 0) return 1;
+    const size_t fit = std::max<uint64_t>(kPackedFrameBytes / run_.ns.block_bytes, 1);
+    return std::min({run_.blocks_per_frame, fit, lease_.blocks.size() - at_});
+  }
+
+  // Blocks that lie behind each other are one slice.
+  void AddPayload(size_t blocks, uint64_t payload) {
+    if (blocks == 1) {
+      slices_.push_back(LeasedSlice(lease_.blocks[at_].data + offset_, payload, lease_.hold));
+      return;
+    }
+    const uint64_t bytes = run_.ns.block_bytes;
+    for (size_t i = 0; i < blocks;) {
+      const std::byte* const begin = lease_.blocks[at_ + i].data;
+      size_t together = 1;
+      while (i + together < blocks &&
+             lease_.blocks[at_ + i + together].data == begin + together * bytes) {
+        ++together;
+      }
+      slices_.push_back(LeasedSlice(begin, together * bytes, lease_.hold));
+      i += together;
+    }
   }
 
   std::span<const BlockKey> Piece() const {
@@ -109,6 +141,7 @@ class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   size_t done_ = 0;  // blocks of the run that were sent
   uint64_t offset_ = 0;
   uint64_t bytes_ = 0;
+  std::vector<grpc::Slice> slices_;
   size_t loaded_until_ = 0;
   bool is_short_ = false;  // the store has no more of the run
   grpc::ByteBuffer frame_;

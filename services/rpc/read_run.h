@@ -21,6 +21,9 @@ namespace kvarve {
 // When to ask again, in a trailer beside RESOURCE_EXHAUSTED.
 inline constexpr char kRetryAfterTrailer[] = "kvarve-retry-after-ms";
 inline constexpr uint32_t kRetryAfterMillis = 50;
+// gRPC's cost of a message is paid once for so many bytes of small blocks, where the reader takes
+// several in a frame.
+inline constexpr uint64_t kPackedFrameBytes = 1ull << 20;
 // Leased at once for one stream: a block at least.
 inline constexpr uint64_t kReadPieceBytes = 16ull << 20;
 
@@ -31,6 +34,7 @@ struct ReadRun {
   NamespaceInfo ns;
   std::vector<BlockKey> keys;
   uint64_t request_id = 0;
+  size_t blocks_per_frame = 1;                                     // at most
   std::function<void(const absl::Status&, uint64_t bytes)> ended;  // counts the call
 };
 // The call's reactor; it ends itself.

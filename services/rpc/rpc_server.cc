@@ -27,6 +27,7 @@ constexpr int kConnectionAgeGraceMs = 30'000;
 // A peer that is gone, or reads nothing at all, holds its connection's memory so long at most.
 constexpr int kKeepaliveMs = 20'000;
 constexpr int kKeepaliveTimeoutMs = 5'000;
+constexpr int64_t kNanosPerMilli = 1'000'000;
 
 void SetLimits(const RpcServerOptions& options, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("kvarve");
@@ -46,8 +47,10 @@ void SetLimits(const RpcServerOptions& options, grpc::ServerBuilder* builder) {
   // Clients look after their connections likewise; without this gRPC takes that for an attack.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kKeepaliveMs / 2);
-  // Two daemons on one port would share its connections.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // TLS's hello and HTTP/2's preface; Connections sees to all that may be slow after them.
+  builder->AddChannelArgument(
+      GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+      static_cast<int>(options.connections.greeting_nanos / kNanosPerMilli));
   // A compressed request could grow far beyond the limit above.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
@@ -57,9 +60,9 @@ void SetLimits(const RpcServerOptions& options, grpc::ServerBuilder* builder) {
 
 struct RpcServer::Rep {
   std::unique_ptr<Authenticator> auth;
+  std::unique_ptr<Connections> connections;
   std::unique_ptr<KvCacheService> service;
   std::unique_ptr<grpc::Server> server;
-  int port = 0;
 };
 
 RpcServer::RpcServer(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
@@ -77,28 +80,35 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
 
   auto rep = std::make_unique<Rep>();
   KV_ASSIGN_OR_RETURN(rep->auth, Authenticator::Create(auth));
-  rep->service = std::make_unique<KvCacheService>(options, rep->auth.get(), store);
+  KV_ASSIGN_OR_RETURN(rep->connections, Connections::Listen(options.listen, options.connections));
+  rep->service = std::make_unique<KvCacheService>(
+      options, Callers(rep->auth.get(), rep->connections.get()), store);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
-  builder.AddListeningPort(options.listen.ToString(), credentials, &rep->port);
+  std::unique_ptr<Connections::Acceptor> acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   builder.RegisterService(rep->service.get());
   rep->server = builder.BuildAndStart();
-  if (rep->server == nullptr || rep->port == 0) {
-    return absl::UnavailableError(
-        absl::StrFormat("rpc.listen: cannot listen on %s; is another process on that port?",
-                        options.listen.ToString()));
-  }
+  if (rep->server == nullptr) return absl::UnavailableError("rpc.listen: gRPC does not start");
   rep->server->GetHealthCheckService()->SetServingStatus(v1::KvCache::service_full_name(), true);
+  rep->connections->Start(std::move(acceptor));
   return std::unique_ptr<RpcServer>(new RpcServer(std::move(rep)));
 }
 
 RpcServer::~RpcServer() { Stop(0); }
 
-uint16_t RpcServer::port() const { return static_cast<uint16_t>(rep_->port); }
+uint16_t RpcServer::port() const { return rep_->connections->port(); }
+Authenticator* RpcServer::auth() const { return rep_->auth.get(); }
 
-RpcStats RpcServer::Stats() const { return rep_->service->Counted(); }
+RpcStats RpcServer::Stats() const {
+  RpcStats stats = rep_->service->Counted();
+  stats.auth = rep_->auth->Stats();
+  stats.connections = rep_->connections->Stats();
+  return stats;
+}
 
 uint64_t RpcServer::SetDraining(bool draining) {
   rep_->service->SetDraining(draining);
@@ -110,6 +120,7 @@ bool RpcServer::draining() const { return rep_->service->draining(); }
 
 void RpcServer::Stop(int64_t grace_nanos) {
   if (rep_->server == nullptr) return;
+  rep_->connections->Stop();
   rep_->server->GetHealthCheckService()->SetServingStatus(false);
   rep_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::nanoseconds(grace_nanos));
   rep_->server->Wait();

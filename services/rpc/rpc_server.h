@@ -16,6 +16,7 @@
 #include "services/auth/transport_options.h"
 #include "services/config/settings.h"
 #include "services/rpc/block_store.h"
+#include "services/rpc/connections.h"
 #include "services/rpc/streams.h"
 
 namespace kvarve {
@@ -30,6 +31,7 @@ struct RpcServerOptions {
   uint64_t max_message_bytes = 1 << 20;
   uint32_t max_pin_ms = 60'000;
   StreamLimits streams;
+  ConnectionLimits connections;
   std::string daemon_version;
 };
 
@@ -56,6 +58,7 @@ struct RpcStats {
   AuthStats auth;
   uint64_t read_bytes = 0, write_bytes = 0;  // of blocks' payload, in runs that have ended
   StreamStats streams;
+  ConnectionStats connections;
 };
 
 class RpcServer {
@@ -67,6 +70,8 @@ class RpcServer {
   ~RpcServer();
 
   uint16_t port() const;
+  // Who may call, for the server of administration too; lives as long as this.
+  Authenticator* auth() const;
   RpcStats Stats() const;
   // A draining server takes no new blocks, and health checks hear that it does not serve. Returns
   // the streams that are open.

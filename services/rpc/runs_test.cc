@@ -127,6 +127,56 @@ TEST_F(RunsTest, WhatAWriteMayNotSay) {
   EXPECT_EQ(cache_->Stats().index.entries, 0u);
 }
 
+TEST_F(RunsTest, SmallBlocksShareAFrameWhereTheReaderTakesIt) {
+  Start();
+  std::mt19937_64 random(5);
+  for (const size_t size : {4096, 64 << 10, 100'000, 700'000, 3 << 20}) {
+    const v1::Namespace ns = Open(TestDescriptor(size));
+    const size_t count = size < 700'000 ? 100 : 5;
+    const std::string packed = RandomBytes(32 * count, random);
+    std::vector<std::string> blocks;
+    for (size_t i = 0; i < count; ++i) blocks.push_back(RandomBytes(size, random));
+    ASSERT_THAT(Write(OpenOf(ns, packed), blocks).results, Each(v1::PUT_STORED));
+    for (const size_t most : {0, 1, 7, 1000}) {
+      grpc::ClientContext context;
+      Prepare(&context);
+      v1::ReadRunRequest request;
+      request.set_ns_id(ns.ns_id());
+      request.mutable_keys()->set_key_bytes(32);
+      request.mutable_keys()->set_packed(packed);
+      request.set_max_blocks_per_frame(static_cast<uint32_t>(most));
+      const auto reader = stub_->ReadRun(&context, request);
+      const size_t fit = std::max<size_t>((1 << 20) / size, 1);
+      const size_t together = std::min({std::max<size_t>(most, 1), fit, size_t{64}});
+      std::string bytes;
+      size_t next = 0, fullest = 0;
+      v1::BlockFrame frame;
+      while (reader->Read(&frame)) {
+        const auto more = static_cast<size_t>(frame.more_checksums_size());
+        fullest = std::max(fullest, more + 1);
+        EXPECT_EQ(frame.index(), next);
+        EXPECT_EQ(frame.checksum(), ChecksumOf(ns, packed, next, blocks[next]));
+        for (size_t i = 0; i < more; ++i) {
+          EXPECT_EQ(frame.more_checksums(static_cast<int>(i)),
+                    ChecksumOf(ns, packed, next + 1 + i, blocks[next + 1 + i]));
+        }
+        if (more > 0) {
+          EXPECT_EQ(frame.offset(), 0u);
+          EXPECT_EQ(frame.payload().size(), (more + 1) * size);
+        }
+        bytes += frame.payload();
+        next = bytes.size() / size;
+      }
+      EXPECT_TRUE(reader->Finish().ok());
+      EXPECT_EQ(fullest, together) << size << " " << most;
+      std::string all;
+      for (const std::string& block : blocks) all += block;
+      EXPECT_TRUE(bytes == all) << size << " " << most;
+    }
+    store_->Invalidate(store_->Namespaces().back().handle);
+  }
+}
+
 TEST_F(RunsTest, AWrongChecksumStoresNothing) {
   Start();
   const v1::Namespace ns = Open(TestDescriptor(4096));

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "storage/base/clock.h"
@@ -57,14 +59,14 @@ Streams::~Streams() {
 }
 
 absl::StatusOr<std::unique_ptr<Streams::Stream>> Streams::Open(
-    const grpc::CallbackServerContext* context) {
+    const grpc::CallbackServerContext* context, std::function<bool()> welcome) {
   MutexLock lock(&mutex_);
   if (streams_.size() >= limits_.streams) {
     ++stats_.refused;
     return absl::ResourceExhaustedError(
         absl::StrFormat("%d streams are open, the most there may be", limits_.streams));
   }
-  std::unique_ptr<Stream> stream(new Stream(this, context));
+  std::unique_ptr<Stream> stream(new Stream(this, context, std::move(welcome)));
   stream->place_ = streams_.insert(streams_.end(), stream.get());
   return stream;
 }
@@ -79,18 +81,32 @@ StreamStats Streams::Stats() const {
 void Streams::CancelStalled() {
   MutexLock lock(&mutex_);
   const int64_t oldest = Now() - limits_.stall_nanos;
-  while (true) {
-    // From the start each time: the list changes while nobody holds the mutex.
-    const auto stalled = std::ranges::find_if(streams_, [&](const Stream* stream) {
-      const int64_t since = stream->waits_since_.load(std::memory_order_relaxed);
-      return since != 0 && since < oldest && !stream->cancelling_;
-    });
-    if (stalled == streams_.end()) return;
-    Stream* const stream = *stalled;
+  CancelEach(&stats_.stalled, [oldest](const Stream& stream) {
+    const int64_t since = stream.waits_since_.load(std::memory_order_relaxed);
+    return since != 0 && since < oldest;
+  });
+}
+
+void Streams::CancelUnwelcome() {
+  MutexLock lock(&mutex_);
+  CancelEach(&stats_.unwelcome, [](const Stream& stream) { return !stream.welcome_(); });
+}
+
+void Streams::CancelEach(uint64_t* counter, absl::FunctionRef<bool(const Stream&)> ends) {
+  std::vector<Stream*> ending;
+  for (Stream* const stream : streams_) {
+    if (!stream->cancelled_ && ends(*stream)) ending.push_back(stream);
+  }
+  for (Stream* const stream : ending) {
+    // While nobody held the mutex it may have ended, and another one begun in its place.
+    if (std::ranges::find(streams_, stream) == streams_.end() || stream->cancelled_ ||
+        !ends(*stream)) {
+      continue;
+    }
     const grpc::CallbackServerContext* const context = stream->context_;
-    ++stats_.stalled;
-    stream->cancelling_ = true;
-    stream->Works();  // cancelled once
+    ++*counter;
+    stream->cancelling_ = stream->cancelled_ = true;
+    stream->Works();
     // Callbacks of gRPC may run inside: never under a lock. The stream waits for cancelling_.
     mutex_.unlock();
     context->TryCancel();
@@ -103,6 +119,7 @@ void Streams::CancelStalled() {
 void Streams::Watch() {
   const int64_t nanos =
       std::clamp(limits_.stall_nanos / kLooksPerStall, kMinLookNanos, kMaxLookNanos);
+  int64_t asked = Now();
   while (true) {
     {
       MutexLock lock(&mutex_);
@@ -110,6 +127,9 @@ void Streams::Watch() {
       if (stopping_) return;
     }
     CancelStalled();
+    if (Now() - asked < kWelcomeNanos) continue;
+    asked = Now();
+    CancelUnwelcome();
   }
 }
 

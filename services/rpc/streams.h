@@ -1,6 +1,7 @@
 // The streams under way: how many there may be, how many bytes they may hold, and the end of those
-// whose peer does nothing. A stream that waits for its peer (to read what it was sent, to send what
-// it announced) longer than the stall limit is cancelled.
+// whose peer does nothing or is not welcome any more. A stream that waits for its peer (to read
+// what it was sent, to send what it announced) longer than the stall limit is cancelled, and so is,
+// within kWelcomeNanos and half a second, one whose caller has been revoked or has expired.
 //
 // THREADS: any.  BLOCKS: ~Stream, while the watch is cancelling this very stream.
 #ifndef KVARVE_SERVICES_RPC_STREAMS_H_
@@ -10,10 +11,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <thread>
+#include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "storage/base/mutex.h"
 
@@ -26,7 +30,7 @@ struct StreamLimits {
 };
 
 struct StreamStats {
-  uint64_t open = 0, stalled = 0, refused = 0, shed = 0;
+  uint64_t open = 0, stalled = 0, unwelcome = 0, refused = 0, shed = 0;
 };
 
 class Streams {
@@ -45,27 +49,35 @@ class Streams {
 
    private:
     friend class Streams;
-    Stream(Streams* streams, const grpc::CallbackServerContext* context)
-        : streams_(streams), context_(context) {}
+    Stream(Streams* streams, const grpc::CallbackServerContext* context,
+           std::function<bool()> welcome)
+        : streams_(streams), context_(context), welcome_(std::move(welcome)) {}
     Streams* const streams_;
     const grpc::CallbackServerContext* const context_;
+    const std::function<bool()> welcome_;
     std::atomic<int64_t> waits_since_{0};  // 0: it does not
     uint64_t bytes_ = 0;
-    bool cancelling_ = false;  // under the mutex of streams_
+    bool cancelling_ = false, cancelled_ = false;  // under the mutex of streams_
     std::list<Stream*>::iterator place_;
   };
 
   explicit Streams(const StreamLimits& limits);
   ~Streams();  // REQUIRES: no stream is left
 
-  // ResourceExhausted: too many. `context` outlives the stream.
-  absl::StatusOr<std::unique_ptr<Stream>> Open(const grpc::CallbackServerContext* context);
+  // ResourceExhausted: too many. `context` outlives the stream. `welcome` is asked once in
+  // kWelcomeNanos, under a lock: it must not block.
+  static constexpr int64_t kWelcomeNanos = 1'000'000'000;
+  absl::StatusOr<std::unique_ptr<Stream>> Open(const grpc::CallbackServerContext* context,
+                                               std::function<bool()> welcome);
   StreamStats Stats() const;
-  // Looks for stalled streams once (the watch does it by itself).
-  void CancelStalled();
 
  private:
   void Watch();
+  void CancelStalled();
+  void CancelUnwelcome();
+  // Cancels the first stream for which `ends`, again and again until there is none.
+  void CancelEach(uint64_t* counter, absl::FunctionRef<bool(const Stream&)> ends)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const StreamLimits limits_;
   mutable Mutex mutex_;

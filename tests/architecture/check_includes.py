@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "client/local": (BLOCK, BASE),
     "client/frames": (BASE,),
     "client/cpp": ("client/local", BLOCK, BASE),
-    "client/rpc": ("client/cpp", "client/local", "client/frames", "proto", BLOCK, BASE),
+    "client/rpc": ("client/cpp", "client/identity", "client/local", "client/frames", "proto", BLOCK, BASE),
     "client/cpp/engine": ("client/cpp", "client/local", "gpu", BLOCK, BASE),
     "client/python": ("client/cpp", "client/rpc", "client/local", "gpu", BLOCK, BASE),
     "client/cli": ("storage/segment", "storage/catalogue", "storage/io", "client/cpp", "client/rpc", "client/identity", "client/local", "gpu", "storage/policy", BLOCK, BASE),

@@ -24,7 +24,7 @@ class Daemon:
     """One kvarved. `settings` are names of its configuration table, without their defaults."""
 
     def __init__(self, capacity: str = "1GiB", build: str = BUILD, **settings):
-        self._binaries = os.path.join(build, "bin")
+        self.binaries = os.path.join(build, "bin")
         self.folder = tempfile.mkdtemp(prefix="kvarve-")
         self.socket_path = os.path.join(self.folder, "run", "kvarved.sock")
         self.metrics_port = free_port()
@@ -62,7 +62,7 @@ class Daemon:
 
     def start(self, wait: bool = True) -> "Daemon":
         flags = [f"--{name}={value}" for name, value in self._settings.items()]
-        self._process = subprocess.Popen([os.path.join(self._binaries, "kvarved"), *flags],
+        self._process = subprocess.Popen([os.path.join(self.binaries, "kvarved"), *flags],
                                          stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL)
         if wait:
             self.wait_ready()
@@ -150,7 +150,7 @@ class Daemon:
 
     def cli(self, *arguments: str) -> str:
         """Runs the command-line client against this daemon and returns what it printed."""
-        answer = subprocess.run([os.path.join(self._binaries, "kvarve"), *arguments, "--endpoint", self.endpoint],
+        answer = subprocess.run([os.path.join(self.binaries, "kvarve"), *arguments, "--endpoint", self.endpoint],
                                 capture_output=True, text=True, check=False)
         if answer.returncode != 0:
             raise RuntimeError(f"kvarve {' '.join(arguments)}: {answer.stdout}{answer.stderr}")

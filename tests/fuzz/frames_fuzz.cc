@@ -40,6 +40,7 @@ void CheckBlock(const FrameFields& fields, const std::string& payload, const std
   KV_CHECK(frame.index() == fields.index && frame.offset() == fields.offset);
   KV_CHECK(frame.block_bytes() == fields.block_bytes);
   KV_CHECK(frame.checksum() == fields.checksum.value_or(0));
+  KV_CHECK(std::ranges::equal(frame.more_checksums(), fields.more_checksums));
   KV_CHECK(frame.payload() == payload);
 }
 
@@ -99,6 +100,8 @@ std::vector<std::string> Seeds() {
   block.set_block_bytes(16 << 20);
   block.set_checksum(0x1122334455667788);
   block.set_payload("payload");
+  add(block);
+  for (uint64_t i = 1; i < 4; ++i) block.add_more_checksums(i);
   add(block);
   v1::WriteFrame write;
   write.set_index(1);

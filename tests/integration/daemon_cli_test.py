@@ -65,7 +65,7 @@ class BlocksTest(Case):
         self.ask("get", *CHAIN, *remote, "-o", out, expect=MISS)
         with open(out, "rb") as f:
             self.assertEqual(f.read(), data)
-        self.assertIn("own sockets", self.kvarve("status", *remote, expect=FAILED).stderr)
+        self.assertIn("rpc.admin_listen", self.kvarve("status", *remote, expect=FAILED).stderr)
         self.assertIn("no token", self.kvarve("lookup", *CHAIN, *remote[:2], expect=FAILED).stderr)
         metrics = daemon.metrics()
         self.until(lambda: daemon.metrics()['kvarve_get_bytes_total{transport="grpc"}'] == 3 * BLOCK)
@@ -148,6 +148,49 @@ class AdministrationTest(Case):
         self.assertIn("an arena of 1 B is too small: use at least 32.0 MiB",
                       self.kvarve("resize", "1", expect=FAILED).stderr)
         self.assertEqual(self.ask("status")["capacity_bytes"], 128 * MIB)
+
+    def test_drain_evict_and_configuration(self):
+        daemon = self.start()
+        self.fill("m", 10)
+        self.assertEqual(self.ask("evict", "2MiB")["evicted_blocks"], 2)
+        self.assertIn("8 blocks evicted", self.kvarve("evict", "1GiB", "--tenant", "default").stdout)
+        self.kvarve("evict", "some", expect=FAILED)
+        self.assertTrue(self.ask("drain")["draining"])
+        self.assertIn("serves again", self.kvarve("drain", "--off").stdout)
+        self.assertIn("arena:", self.kvarve("config", "daemon").stdout)
+        self.assertIn(daemon.socket, self.ask("config", "daemon")["yaml"])
+
+    def test_administration_from_another_host(self):
+        ca = os.path.join(self.folder, "ca")
+        self.kvarve("cert", "dev", "--folder", ca, "--host", "127.0.0.1", "--tenant", "default")
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            admin = f"kvarves://127.0.0.1:{s.getsockname()[1]}"
+        daemon = self.start("--rpc.listen=127.0.0.1:0", f"--rpc.admin_listen={admin.removeprefix('kvarves://')}",
+                            *(f"--rpc.tls_{kind}_file={ca}/{name}" for kind, name in
+                              (("certificate", "server.pem"), ("key", "server.key"), ("client_ca", "ca.pem"))))
+        port = re.search(r"rpc_port=(\d+)", daemon.log()).group(1)
+
+        def shown(name):
+            return ("--tls-ca-file", f"{ca}/ca.pem", "--tls-certificate-file", f"{ca}/{name}.pem", "--tls-key-file",
+                    f"{ca}/{name}.key")
+        blocks = ("--endpoint", f"kvarves://127.0.0.1:{port}", *shown("client-default"))
+        self.assertEqual(self.ask("put", *CHAIN, *blocks, self.file("in", os.urandom(3 * BLOCK)))["stored"], 3)
+        asks = ("--endpoint", admin, *shown("admin"))
+        self.assertEqual(self.ask("status", *asks)["blocks"], 3)
+        self.assertEqual(self.ask("quota", "default", "entries:..9", *asks)["quota"], "entries:..9")
+        self.assertEqual(self.ask("tenants", *asks)["tenants"][0]["quota"], "entries:..9")
+        self.assertEqual(self.ask("resize", "128MiB", *asks)["capacity_bytes"], 128 * MIB)
+        self.assertEqual(self.ask("evict", "1GiB", *asks)["evicted_blocks"], 3)
+        self.assertTrue(self.ask("drain", *asks)["draining"])
+        self.assertIn("drains", self.kvarve("put", *CHAIN, *blocks, self.file("in", bytes(3 * BLOCK)), expect=NO_DAEMON
+                                            ).stderr)
+        self.ask("drain", "--off", *asks)
+        self.assertIn("tls_key_file", self.kvarve("config", "daemon", *asks).stdout)
+        refused = self.kvarve("status", "--endpoint", admin, *shown("client-default"), expect=FAILED).stderr
+        self.assertIn("admin", refused)
+        self.assertIn("plaintext to another host", self.kvarve("status", "--endpoint", "kvarve://192.0.2.1:7410",
+                                                               expect=FAILED).stderr)
 
     def test_invalidate(self):
         self.start()

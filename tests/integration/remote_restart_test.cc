@@ -2,18 +2,9 @@
 // more: every client goes on by itself, no byte is wrong, no call outlasts its deadline. Method: a
 // real kvarved as a process, 16 clients that put and get on threads of their own, SIGKILL at
 // random.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <random>
 #include <thread>
 
@@ -24,6 +15,7 @@
 #include "storage/testing/free_port.h"
 #include "storage/testing/opaque_namespace.h"
 #include "storage/testing/seeded_random.h"
+#include "tests/integration/daemon_process.h"
 
 namespace kvarve {
 namespace {
@@ -40,59 +32,22 @@ int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
 class RemoteRestartTest : public ::testing::Test {
  protected:
-  RemoteRestartTest() : port_(FreePort()) {
+  RemoteRestartTest() {
     client::UseGrpc();
-    std::string pattern = "/tmp/kvarve-restart-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-    std::ofstream(folder_ + "/token") << "a-token-of-the-test-0123456789\n";
-    ::chmod((folder_ + "/token").c_str(), 0600);
-  }
-  ~RemoteRestartTest() override {
-    Kill();
-    std::filesystem::remove_all(folder_);
-  }
-  void Start() {
-    const auto self = std::filesystem::read_symlink("/proc/self/exe");
-    const std::string program = (self.parent_path() / "../bin/kvarved").string();
-    const std::vector<std::string> words = {program,
-                                            "--socket.path=" + folder_ + "/kvarved.sock",
-                                            "--arena.capacity_bytes=256MiB",
-                                            "--arena.prefault=false",
-                                            "--metrics.listen=off",
-                                            "--log.level=error",
-                                            "--tenant.state_dir=" + folder_ + "/state",
-                                            "--rpc.listen=127.0.0.1:" + std::to_string(port_),
-                                            "--rpc.token_file=" + folder_ + "/token"};
-    std::vector<char*> argv;
-    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    pid_ = ::fork();
-    ASSERT_GE(pid_, 0);
-    if (pid_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::execv(argv[0], argv.data());
-      ::_exit(127);
-    }
-  }
-  void Kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    pid_ = -1;
+    daemon_.AddFlag("--rpc.token_file=" +
+                    daemon_.Write("token", "a-token-of-the-test-0123456789\n"));
   }
   std::unique_ptr<Client> Connect() const {
     ClientOptions options;
-    options.endpoint = "kvarve://127.0.0.1:" + std::to_string(port_);
-    options.token_file = folder_ + "/token";
+    options.endpoint = "kvarve://" + daemon_.address();
+    options.token_file = daemon_.folder() + "/token";
     options.staging_bytes = 4 << 20;
     options.timeout_nanos = options.put_timeout_nanos = kTimeout;
     options.probe_interval_nanos = 100'000'000;
     return Client::Create(options).value();
   }
 
-  const int port_;
-  std::string folder_;
-  pid_t pid_ = -1;
+  testing::DaemonProcess daemon_;
 };
 
 // One client's life: puts and gets, counted; what comes is right.
@@ -132,7 +87,7 @@ struct Life {
 };
 
 TEST_F(RemoteRestartTest, SixteenClientsGoOn) {
-  Start();
+  daemon_.Start();
   std::vector<std::unique_ptr<Life>> lives;
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -168,10 +123,10 @@ TEST_F(RemoteRestartTest, SixteenClientsGoOn) {
   EXPECT_TRUE(all_go_on(good()));
   for (int kill = 0; kill < kKills; ++kill) {
     std::this_thread::sleep_for(std::chrono::milliseconds(random.Below(100)));
-    Kill();
+    daemon_.Kill();
     std::this_thread::sleep_for(std::chrono::milliseconds(random.Below(300)));
     const std::vector<uint64_t> before = good();
-    Start();
+    daemon_.Start();
     EXPECT_TRUE(all_go_on(before)) << "after kill " << kill;
   }
   stop = true;

@@ -28,12 +28,17 @@ constexpr auto kDeadline = std::chrono::seconds(120);
 
 class ProcessStream final : public BareStream {
  public:
-  ProcessStream(int pid, int port) : pid_(pid) {
+  ProcessStream(int pid, int port, const std::string& tls) : pid_(pid) {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
     arguments.SetMaxSendMessageSize(-1);
-    channel_ = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port),
-                                         grpc::InsecureChannelCredentials(), arguments);
+    const auto credentials =
+        tls.empty()
+            ? grpc::InsecureChannelCredentials()
+            : grpc::SslCredentials({ReadText(tls + "/ca.pem"), ReadText(tls + "/client.key"),
+                                    ReadText(tls + "/client.pem")});
+    channel_ =
+        grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port), credentials, arguments);
     stub_ = std::make_unique<grpc::GenericStub>(channel_);
   }
   ~ProcessStream() override {
@@ -138,7 +143,7 @@ double ProcessCpuSeconds(int pid) {
   return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-absl::StatusOr<std::unique_ptr<BareStream>> BareStream::Start() {
+absl::StatusOr<std::unique_ptr<BareStream>> BareStream::Start(const std::string& tls) {
   const int port = FreePort();
   if (port == 0) return absl::UnavailableError("no free port");
   const auto self = std::filesystem::read_symlink("/proc/self/exe");
@@ -150,10 +155,11 @@ absl::StatusOr<std::unique_ptr<BareStream>> BareStream::Start() {
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);
-    ::execl(program.c_str(), program.c_str(), number.c_str(), nullptr);
+    ::execl(program.c_str(), program.c_str(), number.c_str(), tls.empty() ? nullptr : tls.c_str(),
+            nullptr);
     ::_exit(127);
   }
-  auto stream = std::make_unique<ProcessStream>(pid, port);
+  auto stream = std::make_unique<ProcessStream>(pid, port, tls);
   if (!stream->WaitConnected()) return absl::DeadlineExceededError("it does not answer");
   return stream;
 }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "absl/status/statusor.h"
 
@@ -22,8 +23,9 @@ class BareStream {
  public:
   static constexpr size_t kServerBytes = 256ull << 20;  // of memory that blocks come from or go to
 
-  // kvarve_bare_stream, as it is built beside this binary, with its pages present.
-  static absl::StatusOr<std::unique_ptr<BareStream>> Start();
+  // kvarve_bare_stream, as it is built beside this binary, with its pages present. `tls`: a folder
+  // of ca.pem, server.pem, server.key, client.pem, client.key, for mutual TLS; empty: plaintext.
+  static absl::StatusOr<std::unique_ptr<BareStream>> Start(const std::string& tls = "");
   virtual ~BareStream() = default;
 
   virtual int pid() const = 0;

@@ -1,4 +1,5 @@
-// kvarve_bare_stream PORT: the bare gRPC server of bare_stream.h, over gRPC's callbacks.
+// kvarve_bare_stream PORT [FOLDER_OF_TLS]: the bare gRPC server of bare_stream.h, over gRPC's
+// callbacks.
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 #include <sys/mman.h>
@@ -76,11 +77,21 @@ class Service final : public grpc::CallbackGenericService {
   std::byte* const memory_;
 };
 
+std::shared_ptr<grpc::ServerCredentials> Credentials(const std::string& tls) {
+  if (tls.empty()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = ReadText(tls + "/ca.pem");
+  options.pem_key_cert_pairs = {{ReadText(tls + "/server.key"), ReadText(tls + "/server.pem")}};
+  return grpc::SslServerCredentials(options);
+}
+
 int Main(int argc, char** argv) {
-  KV_CHECK(argc == 2);
+  KV_CHECK(argc == 2 || argc == 3);
   Service service;
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(std::string("127.0.0.1:") + argv[1], grpc::InsecureServerCredentials());
+  builder.AddListeningPort(std::string("127.0.0.1:") + argv[1],
+                           Credentials(argc > 2 ? argv[2] : ""));
   builder.SetMaxReceiveMessageSize(-1);
   builder.SetMaxSendMessageSize(-1);
   builder.RegisterCallbackGenericService(&service);

@@ -8,6 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <vector>
 
 #include "storage/base/status_macros.h"
@@ -31,6 +34,11 @@ inline grpc::ByteBuffer MakeMessage(const std::byte* block, size_t bytes) {
       grpc::Slice(kHeader, sizeof(kHeader)),
       grpc::Slice(const_cast<std::byte*>(block), bytes, grpc::Slice::STATIC_SLICE)};
   return grpc::ByteBuffer(slices, 2);
+}
+
+inline std::string ReadText(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // Copies the block to `to`; returns its CRC.

@@ -32,10 +32,12 @@ absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const BenchDae
 }
 
 absl::StatusOr<std::unique_ptr<BenchClient>> BenchClient::Connect(const std::string& endpoint,
-                                                                  const std::string& token_file) {
+                                                                  const std::string& token_file,
+                                                                  const ClientTls& tls) {
   ClientOptions options;
   options.endpoint = endpoint;
   options.token_file = token_file;
+  options.tls = tls;
   options.client_name = "kvarve_bench";
   options.staging_bytes = kStagingBytes;
   options.timeout_nanos = 10 * kSeconds;

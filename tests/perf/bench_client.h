@@ -24,7 +24,8 @@ class BenchClient {
   // Connected; its staging's pages are present.
   static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const BenchDaemon& daemon);
   static absl::StatusOr<std::unique_ptr<BenchClient>> Connect(const std::string& endpoint,
-                                                              const std::string& token_file);
+                                                              const std::string& token_file,
+                                                              const ClientTls& tls = {});
 
   Client* client() { return client_.get(); }
   // A namespace of opaque blocks of this size. `name` keeps namespaces of one size apart.

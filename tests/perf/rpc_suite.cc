@@ -1,11 +1,13 @@
 // Suite "rpc": runs of blocks over gRPC, a real daemon and libkvarve, against a bare gRPC stream of
-// raw slices of the same sizes between two processes, in turns. Both sides of both copy each byte
-// once and compute its CRC-64. Rows: GB/s of one client, and the server's processor time for a GB.
+// raw slices of the same sizes between two processes, in turns; then both in mutual TLS. Both sides
+// of both copy each byte once and compute its CRC-64. Rows: GB/s of one client, and the server's
+// processor time for a GB.
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
+#include <time.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "client/identity/certificate.h"
 #include "client/rpc/grpc_plane.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
@@ -60,25 +63,69 @@ struct Remote {
   std::vector<std::byte> memory = std::vector<std::byte>(64 * kMiB);  // of the client; present
 };
 
-absl::StatusOr<Remote> MakeRemote() {
+// A folder of what a token's or certificates' check needs; gone with the object.
+class Secrets {
+ public:
+  static absl::StatusOr<std::unique_ptr<Secrets>> Make() {
+    char folder[] = "/tmp/kvarve-bench-XXXXXX";
+    if (::mkdtemp(folder) == nullptr) return absl::UnavailableError("mkdtemp failed");
+    std::unique_ptr<Secrets> secrets(new Secrets(folder));
+    secrets->Write("token", std::string(kToken) + "\n");
+    const int64_t now = static_cast<int64_t>(::time(nullptr));
+    const int64_t begin = now - 60, end = now + 86'400;
+    KV_ASSIGN_OR_RETURN(const Issued authority, NewAuthority("bench", begin, end));
+    KV_ASSIGN_OR_RETURN(
+        const Issued server,
+        IssueCertificate(authority,
+                         {"server", {"kvarve://peer"}, {"127.0.0.1"}, true, begin, end}));
+    KV_ASSIGN_OR_RETURN(
+        const Issued client,
+        IssueCertificate(authority,
+                         {"client", {"kvarve://client/default"}, {}, false, begin, end}));
+    secrets->Write("ca.pem", authority.certificate);
+    for (const auto& [name, issued] : {std::pair("server", server), std::pair("client", client)}) {
+      secrets->Write(std::string(name) + ".pem", issued.certificate);
+      secrets->Write(std::string(name) + ".key", issued.key);
+    }
+    return secrets;
+  }
+  ~Secrets() {
+    std::error_code error;
+    std::filesystem::remove_all(folder_, error);
+  }
+  const std::string& folder() const { return folder_; }
+  std::string File(const char* name) const { return folder_ + "/" + name; }
+
+ private:
+  explicit Secrets(std::string folder) : folder_(std::move(folder)) {}
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + "/" + name) << text;
+    ::chmod((folder_ + "/" + name).c_str(), 0600);
+  }
+  const std::string folder_;
+};
+
+absl::StatusOr<Remote> MakeRemote(bool tls) {
   client::UseGrpc();
-  char token[] = "/tmp/kvarve-bench-token-XXXXXX";  // 0600, as mkstemp makes it
-  const int fd = ::mkstemp(token);
-  if (fd < 0) return absl::UnavailableError("mkstemp failed");
-  ::close(fd);
-  std::ofstream(token) << kToken << "\n";
-  const int port = FreePort();
+  KV_ASSIGN_OR_RETURN(const std::unique_ptr<Secrets> secrets, Secrets::Make());
+  const std::string address = absl::StrFormat("127.0.0.1:%d", FreePort());
+  std::vector<std::string> flags = {"--rpc.listen=" + address};
+  if (tls) {
+    flags.push_back("--rpc.tls_certificate_file=" + secrets->File("server.pem"));
+    flags.push_back("--rpc.tls_key_file=" + secrets->File("server.key"));
+    flags.push_back("--rpc.tls_client_ca_file=" + secrets->File("ca.pem"));
+  } else {
+    flags.push_back("--rpc.token_file=" + secrets->File("token"));
+  }
   Remote remote;
   KV_ASSIGN_OR_RETURN(remote.daemon,
-                      BenchDaemon::StartKvarved(kCapacity, /*prefault=*/true,
-                                                {absl::StrFormat("--rpc.listen=127.0.0.1:%d", port),
-                                                 absl::StrFormat("--rpc.token_file=%s", token)}));
-  absl::StatusOr<std::unique_ptr<BenchClient>> client =
-      BenchClient::Connect(absl::StrFormat("kvarve://127.0.0.1:%d", port), token);
-  ::unlink(token);
-  KV_RETURN_IF_ERROR(client.status());
-  remote.client = *std::move(client);
-  KV_ASSIGN_OR_RETURN(remote.bare, BareStream::Start());
+                      BenchDaemon::StartKvarved(kCapacity, /*prefault=*/true, flags));
+  const ClientTls files = {secrets->File("ca.pem"), secrets->File("client.pem"),
+                           secrets->File("client.key"), ""};
+  KV_ASSIGN_OR_RETURN(remote.client,
+                      tls ? BenchClient::Connect("kvarves://" + address, "", files)
+                          : BenchClient::Connect("kvarve://" + address, secrets->File("token")));
+  KV_ASSIGN_OR_RETURN(remote.bare, BareStream::Start(tls ? secrets->folder() : ""));
   return remote;
 }
 
@@ -124,7 +171,8 @@ void AddRows(BenchTable* table, const std::string& what, const std::vector<Cost>
   table->Add(std::move(cpu));
 }
 
-void RunSize(BenchTable* table, Remote* remote, uint64_t block_bytes) {
+void RunSize(BenchTable* table, Remote* remote, uint64_t block_bytes, bool tls) {
+  const std::string prefix = tls ? "tls/" : "";
   const uint64_t count = kRoundBytes / block_bytes;
   const ClientNamespace ns = remote->client->Open(block_bytes, "rpc");
   std::vector<Cost> mine, bare;
@@ -140,7 +188,7 @@ void RunSize(BenchTable* table, Remote* remote, uint64_t block_bytes) {
                            [&] { remote->bare->Write(block_bytes, count, remote->memory); }));
     if (round % 2 != 0) my_turn();
   }
-  AddRows(table, "write/" + SizeText(block_bytes), mine, bare, std::nullopt);
+  AddRows(table, prefix + "write/" + SizeText(block_bytes), mine, bare, std::nullopt);
 
   // What the last round stored.
   const std::vector<BlockKey> keys = RoundKeys(block_bytes, kRounds - 1);
@@ -156,26 +204,31 @@ void RunSize(BenchTable* table, Remote* remote, uint64_t block_bytes) {
                            [&] { remote->bare->Read(block_bytes, count, remote->memory); }));
     if (round % 2 != 0) my_turn();
   }
-  AddRows(table, "read/" + SizeText(block_bytes), mine, bare, kReadCpuGate);
+  AddRows(table, prefix + "read/" + SizeText(block_bytes), mine, bare,
+          tls ? std::nullopt : std::optional(kReadCpuGate));  // encryption has its price
   remote->client->Invalidate(ns);
 }
 
-void RunRpcSuite(BenchTable* table) {
+void RunTransport(BenchTable* table, bool tls) {
+  const std::string prefix = tls ? "tls/" : "";
   std::vector<uint64_t> sizes;
   for (const uint64_t size : kSizes) {
     for (const char* what : {"write/", "read/"}) {
-      if (!table->Wants(std::string("rpc/") + what + SizeText(size)) &&
-          !table->Wants(std::string("rpc/server_cpu/") + what + SizeText(size))) {
-        continue;
-      }
+      const std::string name = prefix + what + SizeText(size);
+      if (!table->Wants("rpc/" + name) && !table->Wants("rpc/server_cpu/" + name)) continue;
       sizes.push_back(size);
       break;
     }
   }
   if (sizes.empty()) return;
-  absl::StatusOr<Remote> remote = MakeRemote();
+  absl::StatusOr<Remote> remote = MakeRemote(tls);
   if (!remote.ok()) return table->Fail("rpc", remote.status().ToString());
-  for (const uint64_t size : sizes) RunSize(table, &*remote, size);
+  for (const uint64_t size : sizes) RunSize(table, &*remote, size, tls);
+}
+
+void RunRpcSuite(BenchTable* table) {
+  RunTransport(table, /*tls=*/false);
+  RunTransport(table, /*tls=*/true);
 }
 
 KVARVE_BENCH_SUITE(rpc, "blocks over gRPC: runs read and written, and the server's CPU",

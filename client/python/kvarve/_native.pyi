@@ -101,6 +101,12 @@ class Client:
         timeout: float = ...,
         put_timeout: float = ...,
         token_file: str = ...,
+        tls_ca_file: str = ...,
+        tls_certificate_file: str = ...,
+        tls_key_file: str = ...,
+        tls_server_name: str = ...,
+        insecure_plaintext_off_loopback: bool = ...,
+        hedge_reads: bool = ...,
     ) -> None: ...
     def wait_ready(self, timeout: float = ...) -> None: ...
     def state(self) -> dict[str, Any]: ...
@@ -127,6 +133,12 @@ class Engine:
         threads: int = ...,
         verify: bool = ...,
         token_file: str = ...,
+        tls_ca_file: str = ...,
+        tls_certificate_file: str = ...,
+        tls_key_file: str = ...,
+        tls_server_name: str = ...,
+        insecure_plaintext_off_loopback: bool = ...,
+        hedge_reads: bool = ...,
     ) -> None:
         """Has two connections, for loads and for saves. layers: (address, address of the storage, its bytes,
         shape [pages, heads, tokens, K and V], strides in bytes), in the order of the descriptor's layers. `pages`

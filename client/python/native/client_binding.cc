@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kGrantsVersion = 1;
 constexpr size_t kGrantsHeaderBytes = 5 * sizeof(uint64_t);
 
-constexpr std::string_view kRemoteScheme = "kvarve://";
+constexpr std::string_view kRemoteSchemes[] = {"kvarve://", "kvarves://"};
 
 void LoadRemotePlane() {
   const py::capsule factory = py::module_::import("kvarve._rpc").attr("factory");
@@ -169,12 +169,33 @@ class PyNamespace {
   ClientNamespace handle_;
 };
 
+void SetRemote(const py::kwargs& remote, ClientOptions* options) {
+  const std::pair<std::string_view, std::string*> files[] = {
+      {"token_file", &options->token_file},
+      {"tls_ca_file", &options->tls.ca_file},
+      {"tls_certificate_file", &options->tls.certificate_file},
+      {"tls_key_file", &options->tls.key_file},
+      {"tls_server_name", &options->tls.server_name}};
+  for (const auto& [key, value] : remote) {
+    const auto name = key.cast<std::string>();
+    if (name == "insecure_plaintext_off_loopback" || name == "hedge_reads") {
+      (name == "hedge_reads" ? options->hedge_reads : options->insecure_plaintext_off_loopback) =
+          value.cast<bool>();
+      continue;
+    }
+    const auto* const file =
+        std::ranges::find(files, name, &std::pair<std::string_view, std::string*>::first);
+    if (file == std::end(files)) throw py::type_error("unknown argument \"" + name + "\"");
+    *file->second = value.cast<std::string>();
+  }
+}
+
 PyClient MakeClient(const std::string& endpoint, const std::string& engine_id,
                     const std::string& role, const Ranks& ranks, const std::string& name,
                     uint64_t staging_bytes, double timeout, double put_timeout,
-                    const std::string& token_file) {
+                    const py::kwargs& remote) {
   return PyClient{ValueOrRaise(Client::Create(MakeOptions(
-      endpoint, engine_id, role, ranks, name, staging_bytes, timeout, put_timeout, token_file)))};
+      endpoint, engine_id, role, ranks, name, staging_bytes, timeout, put_timeout, remote)))};
 }
 
 py::dict StateOf(const PyClient& self) {
@@ -187,6 +208,7 @@ py::dict StateOf(const PyClient& self) {
   dict["timeouts"] = state.timeouts;
   dict["reconnects"] = state.reconnects;
   dict["checksum_mismatches"] = state.checksum_mismatches;
+  dict["hedged_reads"] = state.hedged_reads;
   dict["last_error"] = state.last_error;
   return dict;
 }
@@ -260,11 +282,12 @@ void BindGrants(py::module_& module) {
 ClientOptions MakeOptions(const std::string& endpoint, const std::string& engine_id,
                           const std::string& role, const Ranks& ranks, const std::string& name,
                           uint64_t staging_bytes, double timeout, double put_timeout,
-                          const std::string& token_file) {
+                          const py::kwargs& remote) {
   ClientOptions options;
   if (!endpoint.empty()) options.endpoint = endpoint;
-  if (endpoint.starts_with(kRemoteScheme)) LoadRemotePlane();
-  options.token_file = token_file;
+  const auto begins = [&](std::string_view scheme) { return endpoint.starts_with(scheme); };
+  if (std::ranges::any_of(kRemoteSchemes, begins)) LoadRemotePlane();
+  SetRemote(remote, &options);
   options.engine_id = engine_id;
   if (role == "tool") {
     options.role = local::Role::kTool;
@@ -329,7 +352,7 @@ void BindClient(py::module_& module) {
       .def(py::init(&MakeClient), py::arg("endpoint") = "", py::arg("engine_id") = "",
            py::arg("role") = "tool", py::arg("ranks") = std::make_tuple(0, 0, 0),
            py::arg("name") = "kvarve-python", py::arg("staging_bytes") = uint64_t{64} << 20,
-           py::arg("timeout") = 0.02, py::arg("put_timeout") = 5.0, py::arg("token_file") = "")
+           py::arg("timeout") = 0.02, py::arg("put_timeout") = 5.0)
       .def("wait_ready", &WaitReady, py::arg("timeout") = 10.0)
       .def("state", &StateOf)
       .def("namespace",

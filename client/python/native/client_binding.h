@@ -3,6 +3,8 @@
 #ifndef KVARVE_CLIENT_PYTHON_NATIVE_CLIENT_BINDING_H_
 #define KVARVE_CLIENT_PYTHON_NATIVE_CLIENT_BINDING_H_
 
+#include <pybind11/pybind11.h>
+
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,11 +22,12 @@ struct PyClient {
 
 using Ranks = std::tuple<uint16_t, uint16_t, uint16_t>;  // data, pipeline, tensor
 // Raises ValueError on an unknown role. Times are seconds.
-// An endpoint of another host loads what reaches it (ImportError: it was not built).
+// An endpoint of another host loads what reaches it (ImportError: it was not built). `remote`:
+// token_file, tls_ca_file and so on, by the names of ClientOptions (TypeError: another name).
 ClientOptions MakeOptions(const std::string& endpoint, const std::string& engine_id,
                           const std::string& role, const Ranks& ranks, const std::string& name,
                           uint64_t staging_bytes, double timeout, double put_timeout,
-                          const std::string& token_file);
+                          const pybind11::kwargs& remote);
 
 // Grants as Python carries them from the scheduler to a worker.
 struct PyGrants {

@@ -22,10 +22,10 @@ std::unique_ptr<EngineSide> MakeEngine(const std::string& endpoint, const std::s
                                        uint64_t staging_bytes, double timeout, double put_timeout,
                                        const std::vector<LayerTuple>& layers, uint64_t pages,
                                        const py::dict& descriptor, int threads, bool verify,
-                                       const std::string& token_file) {
+                                       const py::kwargs& remote) {
   EngineSide::Options options;
   options.client = MakeOptions(endpoint, engine_id, "worker", ranks, name, staging_bytes, timeout,
-                               put_timeout, token_file);
+                               put_timeout, remote);
   options.descriptor = ToDescriptor(descriptor);
   for (const auto& [address, storage, storage_bytes, shape, strides] : layers) {
     options.layers.push_back({address, storage, storage_bytes, shape, strides});
@@ -86,7 +86,7 @@ void BindEngine(py::module_& module) {
       .def(py::init(&MakeEngine), py::kw_only(), py::arg("endpoint"), py::arg("engine_id"),
            py::arg("ranks"), py::arg("name"), py::arg("staging_bytes"), py::arg("timeout"),
            py::arg("put_timeout"), py::arg("layers"), py::arg("pages"), py::arg("descriptor"),
-           py::arg("threads") = 2, py::arg("verify") = true, py::arg("token_file") = "")
+           py::arg("threads") = 2, py::arg("verify") = true)
       .def("use_salt", &EngineSide::UseSalt, py::call_guard<py::gil_scoped_release>(),
            py::arg("client_salt"))
       .def(

@@ -201,6 +201,18 @@ def test_another_host_wants_its_token(daemon):
     assert caught.value.code == "NOT_FOUND"
 
 
+def test_another_host_in_plaintext_is_refused_unless_allowed_by_name(daemon):
+    with pytest.raises(kvarve.Error, match="insecure_plaintext_off_loopback"):
+        kvarve.Client("kvarve://192.0.2.1:7410")
+    kvarve.Client("kvarve://192.0.2.1:7410", insecure_plaintext_off_loopback=True)
+    with pytest.raises(kvarve.Error, match="tls_ca_file"):
+        kvarve.Client("kvarves://192.0.2.1:7410")
+    with pytest.raises(kvarve.Error, match="/nowhere/ca"):
+        kvarve.Client("kvarves://192.0.2.1:7410", tls_ca_file="/nowhere/ca")
+    with pytest.raises(TypeError, match="tls_cafile"):
+        kvarve.Client("kvarves://192.0.2.1:7410", tls_cafile="/nowhere/ca")
+
+
 def test_administration(daemon, request):
     client = kvarve.Client(daemon.endpoint, timeout=2.0)
     client.wait_ready(10)

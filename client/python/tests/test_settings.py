@@ -42,3 +42,9 @@ def test_a_mistyped_variable_is_named_and_others_are_left_alone():
 def test_every_setting_is_described():
     text = settings.describe(Settings())
     assert "endpoint='unix:///run/kvarve/kvarved.sock'" in text and "lookup_timeout_ms=20" in text
+
+
+def test_what_reaches_another_host():
+    given = {"token_file": "t", "tls_ca_file": "a", "tls_certificate_file": "c", "tls_key_file": "k",
+             "tls_server_name": "n", "insecure_plaintext_off_loopback": True, "hedge_reads": True}
+    assert settings.read(Settings, given, {}).remote() == given

@@ -51,7 +51,7 @@ class Scheduler:
                       for t in range(parallel.tensor_parallel_size)]
         self.client = Client(settings.endpoint, engine_id=self.engine_id, role="scheduler", staging_bytes=0,
                              ranks=(parallel.data_parallel_index, 0, 0), name="vllm scheduler",
-                             timeout=settings.lookup_timeout_ms / 1e3, token_file=settings.token_file)
+                             timeout=settings.lookup_timeout_ms / 1e3, **settings.remote())
         self.descriptors: list[dict] = []
         self.spaces: list[Any] = []  # none until the workers have told their geometry
         self.space_of: dict[Rank, int] = {}

@@ -15,7 +15,14 @@ def _of(default: str, *others: str) -> Any:
 @dataclass(frozen=True)
 class Settings:
     endpoint: str = "unix:///run/kvarve/kvarved.sock"
-    token_file: str = ""  # for the kvarved of another host (kvarve://HOST:PORT)
+    # For the kvarved of another host, kvarves://HOST:PORT (kvarve://: plaintext, to this host only unless allowed).
+    token_file: str = ""
+    tls_ca_file: str = ""
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    tls_server_name: str = ""  # that its certificate must have, when not the endpoint's
+    insecure_plaintext_off_loopback: bool = False
+    hedge_reads: bool = False  # a read that takes longer than most did is asked for once more
     block_tokens: int = _in(0, 0, 1 << 20)  # a multiple of the engine's block; 0: chosen
     model_digest: str = ""  # names the weights where they are not files
     digest: str = _of("full", "sampled")  # full: every byte of the weights
@@ -29,3 +36,8 @@ class Settings:
     staging_bytes: int = _in(256 << 20, 1 << 20, 1 << 40)  # of a worker, for saves
     loader_threads: int = _in(2, 1, 16)
     faults: bool = False  # for tests: obeys `kvarve.fault` of requests
+
+    def remote(self) -> dict[str, Any]:
+        """What reaches another host, as arguments of Client and Engine."""
+        return {name: value for name, value in vars(self).items()
+                if name.startswith("tls_") or name in ("token_file", "insecure_plaintext_off_loopback", "hedge_reads")}

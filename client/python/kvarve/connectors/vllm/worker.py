@@ -38,7 +38,7 @@ class Worker:
             layers=layers, pages=kv_cache_config.num_blocks, descriptor=self.descriptor,
             threads=settings.loader_threads, verify=settings.verify, endpoint=settings.endpoint,
             engine_id=config.kv_transfer_config.engine_id, name="vllm worker", staging_bytes=settings.staging_bytes,
-            ranks=(config.parallel_config.data_parallel_index, *self.rank), token_file=settings.token_file,
+            ranks=(config.parallel_config.data_parallel_index, *self.rank), **settings.remote(),
             timeout=settings.lookup_timeout_ms / 1e3, put_timeout=settings.put_timeout_ms / 1e3)
         self.salt, self.told = "", 0  # pending saves, as the scheduler knows
         self.loading: set[str] = set()

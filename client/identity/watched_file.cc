@@ -1,4 +1,4 @@
-#include "services/auth/watched_file.h"
+#include "client/identity/watched_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -70,7 +70,7 @@ bool WatchedFile::Changed() const { return Now() != read_; }
 absl::StatusOr<std::string> WatchedFile::Read() {
   // Taken before: a change while it is read shows as one afterwards.
   read_ = Now();
-  return ReadTrustedFile(path_, max_bytes_, /*secret=*/false);
+  return ReadTrustedFile(path_, max_bytes_, secret_);
 }
 
 }  // namespace kvarve

@@ -1,13 +1,14 @@
 // A small file that is read again when it changes. THREADS: externally synchronised.
 // BLOCKS: on the file.
-#ifndef KVARVE_SERVICES_AUTH_WATCHED_FILE_H_
-#define KVARVE_SERVICES_AUTH_WATCHED_FILE_H_
+#ifndef KVARVE_CLIENT_IDENTITY_WATCHED_FILE_H_
+#define KVARVE_CLIENT_IDENTITY_WATCHED_FILE_H_
 
 #include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 
@@ -20,7 +21,8 @@ absl::StatusOr<std::string> ReadTrustedFile(const std::string& path, size_t max_
 
 class WatchedFile {
  public:
-  WatchedFile(std::string path, size_t max_bytes) : path_(std::move(path)), max_bytes_(max_bytes) {}
+  WatchedFile(std::string path, size_t max_bytes, bool secret = false)
+      : path_(std::move(path)), max_bytes_(max_bytes), secret_(secret) {}
 
   const std::string& path() const { return path_; }
   // Whether the file is another than at the last Read, by inode, size and time of change.
@@ -40,10 +42,11 @@ class WatchedFile {
 
   const std::string path_;
   const size_t max_bytes_;
+  const bool secret_;
   Stamp read_;
   bool failed_ = false;
 };
 
 }  // namespace kvarve
 
-#endif  // KVARVE_SERVICES_AUTH_WATCHED_FILE_H_
+#endif  // KVARVE_CLIENT_IDENTITY_WATCHED_FILE_H_
