@@ -28,7 +28,9 @@ constexpr int kFirstPauseMs = 50, kMaxPauseMs = 2'000;
 constexpr int kReadAheadBytes = 4 << 20;
 constexpr int kMaxAttemptMs = 5'000;
 constexpr size_t kMaxNamespacesPerHello = 64;
-constexpr size_t kMaxHelloBytes = 32 << 10;  // and one descriptor more: under any daemon's limit
+constexpr size_t kMaxHelloBytes = 32 << 10;     // and one descriptor more: under any daemon's limit
+constexpr int64_t kQuietNanos = 3'000'000'000;  // well within a daemon's shortest rpc.greeting
+constexpr int64_t kHelloNanos = 2'000'000'000;
 constexpr int64_t kKeepNanos = 100'000'000;  // how often the connection is looked at
 constexpr int64_t kWaitStepNanos = 20'000'000;
 
@@ -97,6 +99,11 @@ RemoteNode::~RemoteNode() {
   keeper_->join();
 }
 
+bool RemoteNode::IsQuiet() const {
+  MutexLock lock(&mutex_);
+  return Now() - noted_ >= kQuietNanos;
+}
+
 void RemoteNode::KeepConnected() {
   while (true) {
     NodeLinkPtr latest;
@@ -111,6 +118,7 @@ void RemoteNode::KeepConnected() {
       continue;
     }
     latest.reset();
+    if (IsQuiet()) Note(Hello(Now() + kHelloNanos));
     MutexLock lock(&mutex_);
     if (!stopping_) stopped_.wait_for(mutex_, std::chrono::nanoseconds(kKeepNanos));
   }
@@ -189,6 +197,7 @@ absl::Status RemoteNode::Admit() {
 // What a call's end says about the daemon.
 void RemoteNode::Note(const absl::Status& status) {
   MutexLock lock(&mutex_);
+  noted_ = Now();
   if (status.code() == absl::StatusCode::kDeadlineExceeded) {
     ++state_.timeouts;
     breaker_.TimedOut(Now());

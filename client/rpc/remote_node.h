@@ -5,7 +5,8 @@
 // is connected; calls under way end on the old one.
 //
 // gRPC connects only while somebody waits in it, and a call on a channel that is not connected does
-// not wait: a thread does, as long as there is no connection.
+// not wait: a thread does, as long as there is no connection. A daemon ends connections on which
+// nobody shows who it is (rpc.greeting): that thread says hello on one that has been quiet.
 //
 // THREADS: any.  BLOCKS: Ask and Open, up to the deadline.
 #ifndef KVARVE_CLIENT_RPC_REMOTE_NODE_H_
@@ -80,6 +81,7 @@ class RemoteNode {
 
  private:
   void KeepConnected();
+  bool IsQuiet() const;
   struct Entry {
     NamespaceDescriptor descriptor;
     NamespaceDigest digest;
@@ -115,6 +117,7 @@ class RemoteNode {
   uint32_t max_pin_ms_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t hellos_ ABSL_GUARDED_BY(mutex_) = 0;
   bool was_lost_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t noted_ ABSL_GUARDED_BY(mutex_) = 0;  // when a call ended the last time
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   CondVar stopped_;
   std::unique_ptr<std::thread> keeper_;  // a forked child has none, and leaves it

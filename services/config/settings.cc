@@ -8,6 +8,7 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kMilli = kSecond / 1000;
 constexpr int64_t kHour = 3600 * kSecond;
+constexpr int64_t kGreetingMin = 10'000'000'000;  // clients that are quiet say hello every 3 s
 constexpr auto kKi = static_cast<int64_t>(kKiB);
 constexpr auto kMi = static_cast<int64_t>(kMiB);
 constexpr auto kGi = static_cast<int64_t>(kGiB);
@@ -189,10 +190,10 @@ constexpr Setting kSettings[] = {
      "of "
      "one on which nobody has shown good credentials yet.",
      1, 65536},
-    {"rpc.greeting", SettingType::kDuration, "10s", "30s",
+    {"rpc.greeting", SettingType::kDuration, "30s", "60s",
      "A connection to the gRPC server on which nobody has shown good credentials for so long is "
      "closed.",
-     100 * kMilli, kHour},
+     kGreetingMin, kHour},
     {"rpc.max_streams", SettingType::kInt, "1024", "256",
      "Most reads, writes and watches of remote clients at once.", 1, 65536},
     {"rpc.read_bytes", SettingType::kBytes, "256MiB", "1GiB",

@@ -103,7 +103,7 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
                                 {"rpc.token_issuer", "them"},
                                 {"rpc.reload_interval", "7s"},
                                 {"rpc.max_connections", "77"},
-                                {"rpc.greeting", "3s"},
+                                {"rpc.greeting", "30s"},
                                 {"rpc.admin_listen", "127.0.0.1:7411"},
                                 {"rpc.max_message_bytes", "2MiB"}});
   ASSERT_TRUE(options.ok()) << options.status();
@@ -155,7 +155,7 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_TRUE(options->rpc->transport.insecure_plaintext_off_loopback);
   EXPECT_EQ(options->rpc->transport.reload_seconds, 7u);
   EXPECT_EQ(options->rpc->connections.connections, 77u);
-  EXPECT_EQ(options->rpc->connections.greeting_nanos, 3'000'000'000);
+  EXPECT_EQ(options->rpc->connections.greeting_nanos, 30'000'000'000);
   EXPECT_EQ(options->admin_listen.ToString(), "127.0.0.1:7411");
   EXPECT_EQ(options->rpc->auth.trust_domain, "corp");
   EXPECT_EQ(options->rpc->auth.keys_file, "/tmp/keys");

@@ -30,7 +30,7 @@ namespace kvarve {
 
 struct ConnectionLimits {
   uint32_t connections = 4096;
-  int64_t greeting_nanos = 10'000'000'000;
+  int64_t greeting_nanos = 30'000'000'000;
 };
 
 struct ConnectionStats {
