@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstring>
 #include <random>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -14,12 +13,12 @@
 #include "client/rpc/grpc_status.h"
 #include "client/rpc/hedge.h"
 #include "client/rpc/hedged_read.h"
+#include "client/rpc/pin_releases.h"
 #include "client/rpc/remote_node.h"
 #include "client/rpc/run_reader.h"
 #include "client/rpc/run_stream.h"
 #include "proto/kvarve/v1/admin.grpc.pb.h"
 #include "storage/base/clock.h"
-#include "storage/base/mutex.h"
 #include "storage/base/status_macros.h"
 #include "storage/block/checksum.h"
 
@@ -29,9 +28,6 @@ namespace {
 constexpr char kReadRun[] = "/kvarve.v1.KvCache/ReadRun";
 constexpr char kWriteRun[] = "/kvarve.v1.KvCache/WriteRun";
 constexpr size_t kMaxKeysPerCall = 8192;
-constexpr int64_t kReleaseNanos = 2'000'000'000;
-// How long a client that ends waits for them; then they are cancelled, and the pins end by time.
-constexpr auto kEndTime = std::chrono::milliseconds(200);
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
@@ -103,7 +99,6 @@ class GrpcPlane final : public RemotePlane {
   GrpcPlane(const ClientOptions& options, const Endpoint& endpoint,
             std::unique_ptr<ClientFiles> files)
       : options_(options), node_(options, endpoint, std::move(files)) {}
-  ~GrpcPlane() override { EndReleases(); }
 
   absl::Status WaitReady(int64_t timeout_nanos) override { return node_.WaitReady(timeout_nanos); }
   ClientState State() const override {
@@ -158,25 +153,10 @@ class GrpcPlane final : public RemotePlane {
   static bool SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
                          size_t begin, const Source& source, RunStream* stream);
 
-  struct ReleaseCall {
-    NodeLinkPtr link;
-    grpc::ClientContext context;
-    v1::UnpinRequest request;
-    v1::UnpinReply reply;
-  };
-  struct Releases {
-    Mutex mutex;
-    CondVar ended;
-    std::set<ReleaseCall*> calls ABSL_GUARDED_BY(mutex);  // under way
-  };
-  // A call's context holds the channel, and the last to let go of a channel waits for gRPC's own
-  // thread: it must not be a callback, which runs on that thread.  BLOCKS.
-  void EndReleases();
-
   const ClientOptions options_;
-  const std::shared_ptr<Releases> releases_ = std::make_shared<Releases>();
   RemoteNode node_;
   Hedge hedge_;
+  PinReleases releases_;
 };
 
 absl::StatusOr<LookupResult> GrpcPlane::Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
@@ -239,34 +219,8 @@ absl::StatusOr<GrantSet> GrpcPlane::Keep(ClientNamespace ns, std::span<const Blo
   return grants;
 }
 
-// In the background: nobody waits for it, and the pin ends by itself if the message is lost.
 void GrpcPlane::Release(uint64_t lease) {
-  if (lease == 0 || node_.in_child()) return;
-  auto* const call = new ReleaseCall;
-  call->link = node_.link();
-  PrepareContext(&call->context, call->link->shown->token, Now() + kReleaseNanos);
-  call->request.set_pin(lease);
-  {
-    MutexLock lock(&releases_->mutex);
-    releases_->calls.insert(call);
-  }
-  call->link->stub->async()->Unpin(&call->context, &call->request, &call->reply,
-                                   [call, releases = releases_](const grpc::Status&) {
-                                     MutexLock lock(&releases->mutex);
-                                     releases->calls.erase(call);
-                                     delete call;
-                                     releases->ended.notify_all();
-                                   });
-}
-
-void GrpcPlane::EndReleases() {
-  MutexLock lock(&releases_->mutex);
-  const auto until = std::chrono::steady_clock::now() + kEndTime;
-  while (!releases_->calls.empty() &&
-         releases_->ended.wait_until(releases_->mutex, until) != std::cv_status::timeout) {
-  }
-  for (ReleaseCall* const call : releases_->calls) call->context.TryCancel();
-  while (!releases_->calls.empty()) releases_->ended.wait(releases_->mutex);
+  if (lease != 0 && !node_.in_child()) releases_.Release(node_.link(), lease);
 }
 
 absl::StatusOr<std::vector<uint64_t>> GrpcPlane::Read(ClientNamespace ns,

@@ -84,19 +84,15 @@ RemoteNode::RemoteNode(const ClientOptions& options, Endpoint endpoint,
       files_(std::move(files)),
       link_(std::make_shared<NodeLink>(endpoint_, options_.tls.server_name, files_->Current())),
       breaker_(options.breaker_failures, options.probe_interval_nanos),
-      keeper_(std::make_unique<std::thread>([this] { KeepConnected(); })) {}
+      keeper_([this] { KeepConnected(); }) {}
 
 RemoteNode::~RemoteNode() {
-  if (stamp_.InChild()) {
-    static_cast<void>(keeper_.release());
-    return;
-  }
   {
     MutexLock lock(&mutex_);
     stopping_ = true;
   }
   stopped_.notify_all();
-  keeper_->join();
+  keeper_.join();
 }
 
 bool RemoteNode::IsQuiet() const {
@@ -104,21 +100,32 @@ bool RemoteNode::IsQuiet() const {
   return Now() - noted_ >= kQuietNanos;
 }
 
+// Whether it is; waits a moment for that.
+bool RemoteNode::Connect(const NodeLink& link) {
+  return link.channel->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY ||
+         link.channel->WaitForConnected(std::chrono::system_clock::now() +
+                                        std::chrono::nanoseconds(kKeepNanos));
+}
+
 void RemoteNode::KeepConnected() {
+  int64_t other_greeted = 0;
   while (true) {
-    NodeLinkPtr latest;
+    NodeLinkPtr latest, other;
     {
       MutexLock lock(&mutex_);
       if (stopping_) return;
       latest = next_ != nullptr ? next_ : link_;
+      other = other_;
     }
-    if (latest->channel->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {
-      latest->channel->WaitForConnected(std::chrono::system_clock::now() +
-                                        std::chrono::nanoseconds(kKeepNanos));
-      continue;
+    const bool is_connected = Connect(*latest);
+    if (is_connected && IsQuiet()) Note(Hello(link(), Now() + kHelloNanos));
+    if (other != nullptr && Connect(*other) && Now() - other_greeted >= kQuietNanos) {
+      other_greeted = Now();
+      Hello(other, Now() + kHelloNanos).IgnoreError();
     }
+    if (!is_connected) continue;
     latest.reset();
-    if (IsQuiet()) Note(Hello(Now() + kHelloNanos));
+    other.reset();
     MutexLock lock(&mutex_);
     if (!stopping_) stopped_.wait_for(mutex_, std::chrono::nanoseconds(kKeepNanos));
   }
@@ -276,13 +283,13 @@ absl::StatusOr<OpenNamespaceInfo> RemoteNode::Resolved(ClientNamespace ns, int64
       if (entry.resolved && !again) return entry.refusal;
       entry.resolved = false;
     }
-    KV_RETURN_IF_ERROR(Hello(deadline_nanos));
+    KV_RETURN_IF_ERROR(Hello(link(), deadline_nanos));
   }
   return absl::UnavailableError("the daemon was started again meanwhile; ask again");
 }
 
 // Opens up to kMaxNamespacesPerHello namespaces that are not; the rest with the next one.
-absl::Status RemoteNode::Hello(int64_t deadline_nanos) {
+absl::Status RemoteNode::Hello(const NodeLinkPtr& on, int64_t deadline_nanos) {
   v1::HelloRequest request;
   request.set_version_min(kVersionMin);
   request.set_version_max(kVersionMax);
@@ -301,7 +308,6 @@ absl::Status RemoteNode::Hello(int64_t deadline_nanos) {
     }
   }
   grpc::ClientContext context;
-  const NodeLinkPtr on = link();
   PrepareContext(&context, on->shown->token, deadline_nanos);
   v1::HelloReply reply;
   KV_RETURN_IF_ERROR(FromGrpc(on->stub->Hello(&context, request, &reply)));
@@ -346,7 +352,7 @@ absl::Status RemoteNode::WaitReady(int64_t timeout_nanos) {
   while (true) {
     if (stamp_.InChild()) return Admit();
     const NodeLinkPtr before = link();
-    const absl::Status status = Hello(deadline);
+    const absl::Status status = Hello(link(), deadline);
     Note(status);
     if (status.code() == absl::StatusCode::kUnauthenticated && Renewed(before)) continue;
     if (status.ok()) {

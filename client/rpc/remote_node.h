@@ -81,6 +81,7 @@ class RemoteNode {
 
  private:
   void KeepConnected();
+  static bool Connect(const NodeLink& link);
   bool IsQuiet() const;
   struct Entry {
     NamespaceDescriptor descriptor;
@@ -96,7 +97,7 @@ class RemoteNode {
   std::string WhyLost(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Opens what is not; then the namespace's info or refusal.
   absl::StatusOr<OpenNamespaceInfo> Resolved(ClientNamespace ns, int64_t deadline_nanos);
-  absl::Status Hello(int64_t deadline_nanos);
+  absl::Status Hello(const NodeLinkPtr& on, int64_t deadline_nanos);
   void TakeHello(const v1::HelloReply& reply, const std::vector<ClientNamespace>& named)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget();
@@ -120,7 +121,7 @@ class RemoteNode {
   int64_t noted_ ABSL_GUARDED_BY(mutex_) = 0;  // when a call ended the last time
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   CondVar stopped_;
-  std::unique_ptr<std::thread> keeper_;  // a forked child has none, and leaves it
+  std::thread keeper_;
 };
 
 }  // namespace kvarve::client
