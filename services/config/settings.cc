@@ -144,7 +144,8 @@ constexpr Setting kSettings[] = {
     {"log.format", SettingType::kChoice, "text", "json", "One line an event, to standard error.", 0,
      0, "text|json"},
     {"log.slow_request", SettingType::kDuration, "100ms", "20ms",
-     "Requests that take the daemon longer are logged. 0: none.", 0, kHour},
+     "Requests that take longer are logged; of runs over gRPC the time is the peer's too. 0: none.",
+     0, kHour},
 
     {"metrics.listen", SettingType::kAddress, "127.0.0.1:9410", "127.0.0.1:9410",
      "Address of /metrics, /healthz and /readyz, or off. They need no credentials and show no "

@@ -252,6 +252,7 @@ absl::StatusOr<std::optional<RpcServerOptions>> RpcOptionsOf(const Config& confi
   rpc.listen = listen;
   rpc.max_message_bytes = config.Bytes("rpc.max_message_bytes");
   rpc.daemon_version = KVARVE_VERSION;
+  rpc.slow_call_nanos = config.DurationNanos("log.slow_request");
   rpc.max_pin_ms = static_cast<uint32_t>(config.DurationNanos("rpc.max_pin") / kNanosPerMilli);
   rpc.connections.connections = static_cast<uint32_t>(config.Int("rpc.max_connections"));
   rpc.connections.greeting_nanos = config.DurationNanos("rpc.greeting");

@@ -135,6 +135,7 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_EQ(local.staging_bytes_per_process, 4u << 20);
   EXPECT_EQ(local.staging_bytes_total, 5u << 20);
   EXPECT_EQ(local.slow_request_nanos, 7'000'000);
+  EXPECT_EQ(options->rpc->slow_call_nanos, 7'000'000);
   EXPECT_EQ(local.poll_nanos, 6'000);
   EXPECT_EQ(options->cache.arena.capacity_bytes, 1u << 30);
   EXPECT_EQ(options->cache.arena.chunk_bytes, 64u << 20);

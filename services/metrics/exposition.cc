@@ -320,6 +320,11 @@ const Metric kMetrics[] = {
        out.Add(s.rpc->streams.refused, {{"reason", "refused"}});
        out.Add(s.rpc->streams.shed, {{"reason", "shed"}});
      }},
+    {"kvarve_rpc_slow_requests_total", kCounter, "",
+     "gRPC calls that took longer than log.slow_request, runs by their peer's time too.",
+     [](Snapshot s, Out out) {
+       if (s.rpc.has_value()) out.Add(s.rpc->slow_calls);
+     }},
     {"kvarve_rpc_put_bytes_total", kCounter, "",
      "Bytes of blocks that remote clients sent, counted when a run ends.",
      [](Snapshot s, Out out) {

@@ -95,6 +95,7 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
   s.rpc->auth.failures[1] = 174;
   s.rpc->auth.tokens_verified = 175;
   s.rpc->auth.reload_failures = 176;
+  s.rpc->slow_calls = 177;
   const std::map<std::string, double> samples = Parse(ExposeMetrics(s));
 
   const std::map<std::string, double> expected = {
@@ -159,6 +160,7 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
       {"kvarve_connections_refused_total{reason=\"not_allowed\"}", 160},
       {"kvarve_malformed_messages_total", 142},
       {"kvarve_slow_requests_total", 143},
+      {"kvarve_rpc_slow_requests_total", 177},
       {"kvarve_staging_bytes", 144},
       {"kvarve_rpc_requests_total{method=\"Lookup\",code=\"OK\"}", 171},
       {"kvarve_rpc_requests_total{method=\"Stats\",code=\"UNAUTHENTICATED\"}", 172},

@@ -66,6 +66,7 @@ KvCacheService::KvCacheService(const RpcServerOptions& options, const Callers& c
       max_pin_ms_(options.max_pin_ms),
       callers_(callers),
       store_(store),
+      log_(options.slow_call_nanos),
       streams_(options.streams),
       watchers_(store) {}
 
@@ -76,23 +77,21 @@ absl::StatusOr<Caller> KvCacheService::Admit(const Context& context, Verb verb) 
   return caller;
 }
 
-void KvCacheService::Count(RpcMethod method, const absl::Status& status) {
-  const auto code = static_cast<size_t>(ToGrpcCode(status.code()));
-  calls_[static_cast<size_t>(method)][code].fetch_add(1, std::memory_order_relaxed);
-}
-
-template <typename Run>
+template <typename Request, typename Run>
 KvCacheService::Unary* KvCacheService::Serve(RpcMethod method, Verb verb, Context* context,
-                                             const google::protobuf::Message& request, Run run) {
+                                             const Request& request, Run run) {
+  RequestLog::Request noted = log_.Begin(method, *context);
+  if constexpr (requires { request.request_id(); }) noted.id = request.request_id();
   const absl::Status status = [&] {
     KV_ASSIGN_OR_RETURN(const Caller caller, Admit(*context, verb));
+    noted.tenant = caller.tenant;
     if (request.ByteSizeLong() > max_message_bytes_) {
       return absl::ResourceExhaustedError(absl::StrFormat(
           "a request of %d bytes; at most %d", request.ByteSizeLong(), max_message_bytes_));
     }
     return absl::Status(run(caller));
   }();
-  Count(method, status);
+  log_.End(noted, status);
   Unary* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpc(status));
   return reactor;
@@ -126,28 +125,29 @@ KvCacheService::Unary* KvCacheService::Lookup(Context* context, const v1::Lookup
 grpc::ServerWriteReactor<grpc::ByteBuffer>* KvCacheService::ReadRun(
     Context* context, const grpc::ByteBuffer* request) {
   kvarve::ReadRun read;
+  RequestLog::Request noted = log_.Begin(RpcMethod::kReadRun, *context);
   const absl::Status status = [&] {
     KV_ASSIGN_OR_RETURN(const Caller caller, Admit(*context, Verb::kRead));
+    noted.tenant = caller.tenant;
     v1::ReadRunRequest message;
     KV_RETURN_IF_ERROR(ParseMessage(*request, &message));
     KV_ASSIGN_OR_RETURN(kvarve::Run run, RunOf(*store_, caller, message, frames::kMaxBlocksPerRun));
     KV_ASSIGN_OR_RETURN(read.stream, streams_.Open(context, callers_.Again(*context)));
     read.ns = std::move(run.ns);
     read.keys = std::move(run.keys);
-    read.request_id = message.request_id();
+    read.request_id = noted.id = message.request_id();
     read.blocks_per_frame =
         std::clamp<size_t>(message.max_blocks_per_frame(), 1, frames::kMaxBlocksPerFrame);
     return absl::OkStatus();
   }();
   if (!status.ok()) {
-    Count(RpcMethod::kReadRun, status);
+    log_.End(noted, status);
     return new Refused<grpc::ServerWriteReactor<grpc::ByteBuffer>>(status);
   }
   read.store = store_;
   read.context = context;
-  read.ended = [this](const absl::Status& end, uint64_t bytes) {
-    Count(RpcMethod::kReadRun, end);
-    read_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  read.ended = [this, noted = std::move(noted)](const absl::Status& end, uint64_t bytes) {
+    log_.End(noted, end, bytes);
   };
   return StartReadRun(std::move(read));
 }
@@ -155,21 +155,24 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* KvCacheService::ReadRun(
 grpc::ServerReadReactor<grpc::ByteBuffer>* KvCacheService::WriteRun(Context* context,
                                                                     grpc::ByteBuffer* response) {
   kvarve::WriteRun write;
+  RequestLog::Request noted = log_.Begin(RpcMethod::kWriteRun, *context);
   const absl::Status status = [&] {
     KV_ASSIGN_OR_RETURN(write.caller, Admit(*context, Verb::kWrite));
+    noted.tenant = write.caller.tenant;
     if (draining()) return absl::UnavailableError("the node drains and takes no new blocks");
     KV_ASSIGN_OR_RETURN(write.stream, streams_.Open(context, callers_.Again(*context)));
     return absl::OkStatus();
   }();
   if (!status.ok()) {
-    Count(RpcMethod::kWriteRun, status);
+    log_.End(noted, status);
     return new Refused<grpc::ServerReadReactor<grpc::ByteBuffer>>(status);
   }
   write.store = store_;
   write.response = response;
-  write.ended = [this](const absl::Status& end, uint64_t bytes) {
-    Count(RpcMethod::kWriteRun, end);
-    write_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  write.ended = [this, noted = std::move(noted)](const absl::Status& end, uint64_t bytes,
+                                                 uint64_t request_id) mutable {
+    noted.id = request_id;  // of the opening, which came later
+    log_.End(noted, end, bytes);
   };
   return StartWriteRun(std::move(write));
 }
@@ -252,6 +255,7 @@ KvCacheService::Unary* KvCacheService::Stats(Context* context, const v1::StatsRe
 grpc::ServerWriteReactor<v1::EventBatch>* KvCacheService::WatchEvents(
     Context* context, const v1::WatchEventsRequest* request) {
   Watchers::Call call;
+  const RequestLog::Request noted = log_.Begin(RpcMethod::kWatchEvents, *context);
   const absl::Status status = [&] {
     KV_ASSIGN_OR_RETURN(call.caller, Admit(*context, Verb::kStats));
     KV_ASSIGN_OR_RETURN(call.from, FirstEvent(*request));
@@ -259,10 +263,10 @@ grpc::ServerWriteReactor<v1::EventBatch>* KvCacheService::WatchEvents(
     return absl::OkStatus();
   }();
   if (!status.ok()) {
-    Count(RpcMethod::kWatchEvents, status);
+    log_.End(noted, status);
     return new Refused<grpc::ServerWriteReactor<v1::EventBatch>>(status);
   }
-  call.ended = [this](const absl::Status& end) { Count(RpcMethod::kWatchEvents, end); };
+  call.ended = [this, noted](const absl::Status& end) { log_.End(noted, end); };
   return watchers_.Start(std::move(call));
 }
 
@@ -378,13 +382,7 @@ void KvCacheService::FillStats(const Caller& caller, v1::StatsReply* reply) cons
 
 RpcStats KvCacheService::Counted() const {
   RpcStats stats;
-  for (size_t method = 0; method < kRpcMethods; ++method) {
-    for (size_t code = 0; code < kRpcCodes; ++code) {
-      stats.calls[method][code] = calls_[method][code].load(std::memory_order_relaxed);
-    }
-  }
-  stats.read_bytes = read_bytes_.load(std::memory_order_relaxed);
-  stats.write_bytes = write_bytes_.load(std::memory_order_relaxed);
+  log_.AddTo(&stats);
   stats.streams = streams_.Stats();
   return stats;
 }

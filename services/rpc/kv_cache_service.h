@@ -6,7 +6,6 @@
 
 #include <grpcpp/support/server_callback.h>
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <string>
@@ -16,6 +15,7 @@
 #include "proto/kvarve/v1/cache.grpc.pb.h"
 #include "services/rpc/block_store.h"
 #include "services/rpc/caller.h"
+#include "services/rpc/request_log.h"
 #include "services/rpc/rpc_server.h"
 #include "services/rpc/streams.h"
 #include "services/rpc/watch.h"
@@ -69,10 +69,8 @@ class KvCacheService final : public KvCacheServiceBase {
   // Whether the call may run at all: a caller that may do this, and a deadline.
   absl::StatusOr<Caller> Admit(const Context& context, Verb verb);
   // Admits, runs, counts and finishes one call.
-  template <typename Run>
-  Unary* Serve(RpcMethod method, Verb verb, Context* context,
-               const google::protobuf::Message& request, Run run);
-  void Count(RpcMethod method, const absl::Status& status);
+  template <typename Request, typename Run>
+  Unary* Serve(RpcMethod method, Verb verb, Context* context, const Request& request, Run run);
 
   absl::Status RunHello(const Caller& caller, const v1::HelloRequest& request,
                         v1::HelloReply* reply) const;
@@ -88,12 +86,10 @@ class KvCacheService final : public KvCacheServiceBase {
   const uint32_t max_pin_ms_;
   const Callers callers_;
   BlockStore* const store_;
+  RequestLog log_;  // streams that end count themselves
   Streams streams_;
   Watchers watchers_;
   std::atomic<bool> draining_{false};
-
-  std::array<std::array<std::atomic<uint64_t>, kRpcCodes>, kRpcMethods> calls_{};
-  std::atomic<uint64_t> read_bytes_{0}, write_bytes_{0};
 };
 
 }  // namespace kvarve

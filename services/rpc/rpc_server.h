@@ -32,6 +32,7 @@ struct RpcServerOptions {
   uint32_t max_pin_ms = 60'000;
   StreamLimits streams;
   ConnectionLimits connections;
+  int64_t slow_call_nanos = 100'000'000;  // 0: none is slow
   std::string daemon_version;
 };
 
@@ -57,6 +58,7 @@ struct RpcStats {
   std::array<std::array<uint64_t, kRpcCodes>, kRpcMethods> calls{};
   AuthStats auth;
   uint64_t read_bytes = 0, write_bytes = 0;  // of blocks' payload, in runs that have ended
+  uint64_t slow_calls = 0;
   StreamStats streams;
   ConnectionStats connections;
 };

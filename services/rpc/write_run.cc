@@ -57,7 +57,7 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     Answer();
   }
   void OnDone() override {
-    run_.ended(status_, bytes_);
+    run_.ended(status_, bytes_, request_id_);
     delete this;
   }
 

@@ -25,7 +25,8 @@ struct WriteRun {
   std::unique_ptr<Streams::Stream> stream;
   Caller caller;
   grpc::ByteBuffer* response = nullptr;
-  std::function<void(const absl::Status&, uint64_t bytes)> ended;  // counts the call
+  // Counts the call.
+  std::function<void(const absl::Status&, uint64_t bytes, uint64_t request_id)> ended;
 };
 grpc::ServerReadReactor<grpc::ByteBuffer>* StartWriteRun(WriteRun run);
 

@@ -1,0 +1,100 @@
+#include "services/rpc/request_log.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/rpc/grpc_status.h"
+#include "storage/base/clock.h"
+#include "storage/base/log.h"
+
+namespace kvarve {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr char kTraceparent[] = "traceparent";
+// "00-" trace (32) "-" span (16) "-" flags (2); later versions may have more behind.
+constexpr size_t kTraceBegin = 3, kTraceBytes = 32, kSpanBytes = 16, kTraceparentBytes = 55;
+
+bool IsHex(std::string_view text) {
+  return std::ranges::all_of(
+      text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+bool IsZero(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c == '0'; });
+}
+
+int64_t Now() { return SystemClock::Get()->NowNanos(); }
+
+}  // namespace
+
+std::string_view TraceOf(std::string_view traceparent) {
+  if (traceparent.size() < kTraceparentBytes) return {};
+  const std::string_view version = traceparent.substr(0, 2);
+  const std::string_view trace = traceparent.substr(kTraceBegin, kTraceBytes);
+  const std::string_view span = traceparent.substr(kTraceBegin + kTraceBytes + 1, kSpanBytes);
+  const std::string_view flags = traceparent.substr(kTraceparentBytes - 2, 2);
+  const bool has_dashes = traceparent[kTraceBegin - 1] == '-' &&
+                          traceparent[kTraceBegin + kTraceBytes] == '-' &&
+                          traceparent[kTraceparentBytes - 3] == '-';
+  const bool ends = traceparent.size() == kTraceparentBytes ||
+                    (version != "00" && traceparent[kTraceparentBytes] == '-');
+  if (!has_dashes || !ends || version == "ff" || !IsHex(version) || !IsHex(trace) || !IsHex(span) ||
+      !IsHex(flags) || IsZero(trace) || IsZero(span)) {
+    return {};
+  }
+  return traceparent.substr(kTraceBegin, kTraceBytes + 1 + kSpanBytes);
+}
+
+RequestLog::Request RequestLog::Begin(RpcMethod method,
+                                      const grpc::CallbackServerContext& context) const {
+  Request request;
+  request.method = method;
+  if (slow_nanos_ == 0) return request;
+  request.begin_nanos = Now();
+  const auto& metadata = context.client_metadata();
+  if (const auto found = metadata.find(kTraceparent); found != metadata.end()) {
+    request.trace = TraceOf({found->second.data(), found->second.size()});
+  }
+  return request;
+}
+
+void RequestLog::End(const Request& request, const absl::Status& status, uint64_t bytes) {
+  const auto code = static_cast<size_t>(ToGrpcCode(status.code()));
+  calls_[static_cast<size_t>(request.method)][code].fetch_add(1, std::memory_order_relaxed);
+  if (request.method == RpcMethod::kReadRun) read_bytes_ += bytes;
+  if (request.method == RpcMethod::kWriteRun) write_bytes_ += bytes;
+  if (slow_nanos_ == 0 || request.method == RpcMethod::kWatchEvents) return;
+  const int64_t now = Now(), nanos = now - request.begin_nanos;
+  if (nanos < slow_nanos_) return;
+  slow_.fetch_add(1, std::memory_order_relaxed);
+  if (!MayWrite(now)) return;
+  KvLog(LogLevel::kWarning, "slow call",
+        {{"method", std::string(RpcMethodName(request.method))},
+         {"micros", absl::StrCat(nanos / 1000)},
+         {"code", absl::StrCat(code)},
+         {"tenant", request.tenant},
+         {"request_id", request.id != 0 ? absl::StrFormat("%016x", request.id) : std::string()},
+         {"trace", request.trace},
+         {"block_bytes", absl::StrCat(bytes)}});
+}
+
+// Counts lines by the second; two threads that meet at its end may write a few more.
+bool RequestLog::MayWrite(int64_t now_nanos) {
+  const int64_t second = now_nanos / kSecond;
+  if (second_.exchange(second) != second) lines_ = 0;
+  return lines_.fetch_add(1) < kLinesPerSecond;
+}
+
+void RequestLog::AddTo(RpcStats* stats) const {
+  for (size_t method = 0; method < kRpcMethods; ++method) {
+    for (size_t code = 0; code < kRpcCodes; ++code) {
+      stats->calls[method][code] = calls_[method][code].load(std::memory_order_relaxed);
+    }
+  }
+  stats->read_bytes = read_bytes_;
+  stats->write_bytes = write_bytes_;
+  stats->slow_calls = slow_;
+}
+
+}  // namespace kvarve

@@ -1,0 +1,56 @@
+// What calls leave behind: counters, and of those that took long a line in the log, with the
+// caller's tenant, the request's id and the trace that it belongs to (W3C trace context, as
+// instrumented clients send it in the metadata "traceparent").
+//
+// THREADS: any.  BLOCKS: on the log, for kLinesPerSecond at most; the other slow calls are counted.
+#ifndef KVARVE_SERVICES_RPC_REQUEST_LOG_H_
+#define KVARVE_SERVICES_RPC_REQUEST_LOG_H_
+
+#include <grpcpp/server_context.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "services/rpc/rpc_server.h"
+
+namespace kvarve {
+
+// The trace's and the span's id, "0af7…319c-b7ad…3331", of a traceparent; empty: it is not one.
+std::string_view TraceOf(std::string_view traceparent);
+
+class RequestLog {
+ public:
+  static constexpr uint64_t kLinesPerSecond = 20;
+
+  // A call under way. Whoever learns tenant and id fills them in.
+  struct Request {
+    RpcMethod method = RpcMethod::kHello;
+    int64_t begin_nanos = 0;
+    std::string trace, tenant;
+    uint64_t id = 0;  // 0: none
+  };
+
+  explicit RequestLog(int64_t slow_nanos) : slow_nanos_(slow_nanos) {}  // 0: none is slow
+
+  Request Begin(RpcMethod method, const grpc::CallbackServerContext& context) const;
+  // `bytes`: of blocks' payload. The time of a run is its peer's too, and a watch is never slow.
+  void End(const Request& request, const absl::Status& status, uint64_t bytes = 0);
+  void AddTo(RpcStats* stats) const;
+
+ private:
+  bool MayWrite(int64_t now_nanos);
+
+  const int64_t slow_nanos_;
+  std::array<std::array<std::atomic<uint64_t>, kRpcCodes>, kRpcMethods> calls_{};
+  std::atomic<uint64_t> read_bytes_{0}, write_bytes_{0}, slow_{0};
+  std::atomic<int64_t> second_{0};  // in which lines_ were written
+  std::atomic<uint64_t> lines_{0};
+};
+
+}  // namespace kvarve
+
+#endif  // KVARVE_SERVICES_RPC_REQUEST_LOG_H_
