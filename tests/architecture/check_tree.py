@@ -13,7 +13,6 @@ import check_includes
 LINES_MAX = 500
 LONG_FILES = {  # path -> why it is longer
     "storage/arena/arena.cc": "allocation, retirement and capacity keep one set of sums",
-    "tests/integration/daemon_cli_test.py": "every command of two programs over one set of helpers",
     "dev": "the one entry: a script that people copy alone",
 }
 

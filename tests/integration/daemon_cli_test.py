@@ -386,6 +386,17 @@ class ConfigurationTest(Case):
         for name in set(re.findall(r"`(kvarve_\w+)", page)):
             self.assertIn(f"`{name}`", metrics)
 
+    def test_the_security_page_names_tests_that_exist(self):
+        with open("docs/security.md", encoding="utf-8") as f:
+            page = f.read()
+        rows = re.findall(r"`([\w/]+_(?:test|fuzz)\.cc)`((?: \w+(?: \([^)]*\))?,?)*)", page)
+        self.assertGreater(len(rows), 10)
+        for path, names in rows:
+            with open(path, encoding="utf-8") as f:
+                text = f.read()
+            for name in re.findall(r"\w+", re.sub(r"\([^)]*\)", "", names)):
+                self.assertRegex(text, rf"TEST(_\w)?\(\w+, {name}\)", path)
+
 
 if __name__ == "__main__":
     main()

@@ -15,6 +15,7 @@
 #include "storage/testing/free_port.h"
 
 namespace kvarve::testing {
+
 DaemonProcess::DaemonProcess(std::vector<std::string> flags)
     : port_(FreePort()), flags_(std::move(flags)) {
   KV_CHECK(port_ != 0);

@@ -1,10 +1,12 @@
 // Goal: a daemon that is killed and started again under remote clients costs them misses and no
 // more: every client goes on by itself, no byte is wrong, no call outlasts its deadline. Method: a
 // real kvarved as a process, 16 clients that put and get on threads of their own, SIGKILL at
-// random.
+// random; once in plaintext with a token, once in mutual TLS.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <random>
 #include <thread>
 
@@ -12,10 +14,10 @@
 #include "client/rpc/grpc_plane.h"
 #include "storage/base/clock.h"
 #include "storage/testing/block_generator.h"
-#include "storage/testing/free_port.h"
 #include "storage/testing/opaque_namespace.h"
 #include "storage/testing/seeded_random.h"
 #include "tests/integration/daemon_process.h"
+#include "tests/integration/test_certificates.h"
 
 namespace kvarve {
 namespace {
@@ -30,17 +32,28 @@ constexpr int64_t kPatience = 120'000'000'000;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
-class RemoteRestartTest : public ::testing::Test {
+class RemoteRestartTest : public ::testing::TestWithParam<bool> {
  protected:
   RemoteRestartTest() {
     client::UseGrpc();
-    daemon_.AddFlag("--rpc.token_file=" +
-                    daemon_.Write("token", "a-token-of-the-test-0123456789\n"));
+    if (tls()) {
+      const Issued authority = testing::MakeAuthority("authority");
+      testing::UseTls(&daemon_, authority);
+      testing::WriteClient(daemon_, "client", authority);
+    } else {
+      daemon_.AddFlag("--rpc.token_file=" +
+                      daemon_.Write("token", "a-token-of-the-test-0123456789\n"));
+    }
   }
+  static bool tls() { return GetParam(); }
   std::unique_ptr<Client> Connect() const {
     ClientOptions options;
-    options.endpoint = "kvarve://" + daemon_.address();
-    options.token_file = daemon_.folder() + "/token";
+    options.endpoint = (tls() ? "kvarves://" : "kvarve://") + daemon_.address();
+    if (tls()) {
+      options.tls = testing::TlsOf(daemon_, "client");
+    } else {
+      options.token_file = daemon_.folder() + "/token";
+    }
     options.staging_bytes = 4 << 20;
     options.timeout_nanos = options.put_timeout_nanos = kTimeout;
     options.probe_interval_nanos = 100'000'000;
@@ -52,13 +65,14 @@ class RemoteRestartTest : public ::testing::Test {
 
 // One client's life: puts and gets, counted; what comes is right.
 struct Life {
-  std::atomic<uint64_t> good{0}, refused{0}, wrong{0}, late{0};
+  std::atomic<uint64_t> good{0}, refused{0}, wrong{0};
+  std::atomic<int64_t> longest{0};  // call; each has one writer
 
   template <typename Call>
   bool Do(Call call) {
     const int64_t begin = Now();
     const absl::Status status = call();
-    late += Now() - begin > kTimeout + kSlack ? 1 : 0;
+    longest = std::max<int64_t>(longest, Now() - begin);
     (status.ok() ? good : refused) += 1;
     return status.ok();
   }
@@ -86,7 +100,7 @@ struct Life {
   }
 };
 
-TEST_F(RemoteRestartTest, SixteenClientsGoOn) {
+TEST_P(RemoteRestartTest, SixteenClientsGoOn) {
   daemon_.Start();
   std::vector<std::unique_ptr<Life>> lives;
   std::atomic<bool> stop{false};
@@ -132,13 +146,20 @@ TEST_F(RemoteRestartTest, SixteenClientsGoOn) {
   stop = true;
   for (std::thread& thread : threads) thread.join();
   uint64_t refused = 0;
+  int64_t longest = 0;
   for (const auto& life : lives) {
     EXPECT_EQ(life->wrong, 0u);
-    EXPECT_EQ(life->late, 0u);
+    longest = std::max<int64_t>(longest, life->longest);
     refused += life->refused;
   }
+  std::printf("the longest call took %.3f s of its %.3f\n", static_cast<double>(longest) / 1e9,
+              static_cast<double>(kTimeout) / 1e9);
+  EXPECT_LT(longest, kTimeout + kSlack);
   EXPECT_GT(refused, 0u);  // the kills were felt
 }
+
+INSTANTIATE_TEST_SUITE_P(Transports, RemoteRestartTest, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "Tls" : "Token"; });
 
 }  // namespace
 }  // namespace kvarve
