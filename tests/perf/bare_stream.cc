@@ -6,13 +6,13 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -132,15 +132,10 @@ class ProcessStream final : public BareStream {
 }  // namespace
 
 double ProcessCpuSeconds(int pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  // Behind the name in brackets, which may hold anything: utime and stime are fields 14 and 15.
-  text.erase(0, text.rfind(')') + 1);
-  unsigned long user = 0, system = 0;
-  KV_CHECK(std::sscanf(text.c_str(), " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
-                       &system) == 2);
-  return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  clockid_t clock{};
+  timespec used{};
+  KV_CHECK(::clock_getcpuclockid(pid, &clock) == 0 && ::clock_gettime(clock, &used) == 0);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
 }
 
 absl::StatusOr<std::unique_ptr<BareStream>> BareStream::Start(const std::string& tls) {

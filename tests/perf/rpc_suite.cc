@@ -2,13 +2,7 @@
 // raw slices of the same sizes between two processes, in turns; then both in mutual TLS. Both sides
 // of both copy each byte once and compute its CRC-64. Rows: GB/s of one client, and the server's
 // processor time for a GB.
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <time.h>
-
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "client/identity/certificate.h"
 #include "client/rpc/grpc_plane.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
@@ -25,6 +18,7 @@
 #include "tests/perf/bare_stream.h"
 #include "tests/perf/bench_client.h"
 #include "tests/perf/bench_daemon.h"
+#include "tests/perf/bench_secrets.h"
 #include "tests/perf/bench_table.h"
 
 namespace kvarve::perf {
@@ -36,7 +30,6 @@ constexpr uint64_t kPutBytes = BenchClient::kStagingBytes;  // of one put
 constexpr uint64_t kSizes[] = {64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB};
 constexpr double kSpeedGate = 0.9;
 constexpr double kReadCpuGate = 0.28;  // core-seconds a GB, of the server
-constexpr char kToken[] = "a-token-of-the-bench-0123456789";
 
 std::string SizeText(uint64_t bytes) {
   return bytes < kMiB ? absl::StrFormat("%dK", bytes / kKiB) : absl::StrFormat("%dM", bytes / kMiB);
@@ -63,51 +56,9 @@ struct Remote {
   std::vector<std::byte> memory = std::vector<std::byte>(64 * kMiB);  // of the client; present
 };
 
-// A folder of what a token's or certificates' check needs; gone with the object.
-class Secrets {
- public:
-  static absl::StatusOr<std::unique_ptr<Secrets>> Make() {
-    char folder[] = "/tmp/kvarve-bench-XXXXXX";
-    if (::mkdtemp(folder) == nullptr) return absl::UnavailableError("mkdtemp failed");
-    std::unique_ptr<Secrets> secrets(new Secrets(folder));
-    secrets->Write("token", std::string(kToken) + "\n");
-    const int64_t now = static_cast<int64_t>(::time(nullptr));
-    const int64_t begin = now - 60, end = now + 86'400;
-    KV_ASSIGN_OR_RETURN(const Issued authority, NewAuthority("bench", begin, end));
-    KV_ASSIGN_OR_RETURN(
-        const Issued server,
-        IssueCertificate(authority,
-                         {"server", {"kvarve://peer"}, {"127.0.0.1"}, true, begin, end}));
-    KV_ASSIGN_OR_RETURN(
-        const Issued client,
-        IssueCertificate(authority,
-                         {"client", {"kvarve://client/default"}, {}, false, begin, end}));
-    secrets->Write("ca.pem", authority.certificate);
-    for (const auto& [name, issued] : {std::pair("server", server), std::pair("client", client)}) {
-      secrets->Write(std::string(name) + ".pem", issued.certificate);
-      secrets->Write(std::string(name) + ".key", issued.key);
-    }
-    return secrets;
-  }
-  ~Secrets() {
-    std::error_code error;
-    std::filesystem::remove_all(folder_, error);
-  }
-  const std::string& folder() const { return folder_; }
-  std::string File(const char* name) const { return folder_ + "/" + name; }
-
- private:
-  explicit Secrets(std::string folder) : folder_(std::move(folder)) {}
-  void Write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ + "/" + name) << text;
-    ::chmod((folder_ + "/" + name).c_str(), 0600);
-  }
-  const std::string folder_;
-};
-
 absl::StatusOr<Remote> MakeRemote(bool tls) {
   client::UseGrpc();
-  KV_ASSIGN_OR_RETURN(const std::unique_ptr<Secrets> secrets, Secrets::Make());
+  KV_ASSIGN_OR_RETURN(const std::unique_ptr<BenchSecrets> secrets, BenchSecrets::Make());
   const std::string address = absl::StrFormat("127.0.0.1:%d", FreePort());
   std::vector<std::string> flags = {"--rpc.listen=" + address};
   if (tls) {
@@ -226,9 +177,34 @@ void RunTransport(BenchTable* table, bool tls) {
   for (const uint64_t size : sizes) RunSize(table, &*remote, size, tls);
 }
 
+// What others reached over TCP with one client, at their best, on the development machine of 29
+// November 2026 (docs/benchmarks.md): to be seen beside the rows above, not compared with them.
+void AddPeers(BenchTable* table) {
+  struct Peer {
+    const char* name;
+    double put_256k, get_256k, put_1m, get_1m;  // GB/s
+  };
+  static constexpr Peer kPeers[] = {{"bare_c_loop", 2.15, 2.83, 3.74, 3.62},
+                                    {"redis_7.0.15", 1.44, 1.95, 2.96, 2.81},
+                                    {"kvblockd_e671185", 0.66, 1.59, 1.32, 2.60},
+                                    {"mooncake_0.3.13", 0.65, 0.82, 1.26, 1.04}};
+  for (const Peer& peer : kPeers) {
+    for (const auto& [what, value] :
+         {std::pair("write/256K", peer.put_256k), std::pair("read/256K", peer.get_256k),
+          std::pair("write/1M", peer.put_1m), std::pair("read/1M", peer.get_1m)}) {
+      Row row;
+      row.name = absl::StrFormat("rpc/peers_then/%s/%s", peer.name, what);
+      row.value = value;
+      row.unit = "GB/s";
+      if (table->Wants(row.name)) table->Add(std::move(row));
+    }
+  }
+}
+
 void RunRpcSuite(BenchTable* table) {
   RunTransport(table, /*tls=*/false);
   RunTransport(table, /*tls=*/true);
+  AddPeers(table);
 }
 
 KVARVE_BENCH_SUITE(rpc, "blocks over gRPC: runs read and written, and the server's CPU",
