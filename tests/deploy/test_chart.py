@@ -1,5 +1,6 @@
 """The chart's objects: as they were (golden), valid for Kubernetes, and within what an administrator allows."""
 import os
+import re
 
 import kubernetes_validate
 import pytest
@@ -138,7 +139,10 @@ def test_a_stop_fits_into_the_grace_period(variant):
         stop = settings.get("nvme", {}).get("stop_timeout", "0s")
         number = stop.rstrip("ms")
         seconds = float(number) * units[stop[len(number):]]
-        assert container["lifecycle"]["preStop"]["sleep"]["seconds"] + seconds + 5 <= spec["terminationGracePeriodSeconds"]
+        shell, flag, command = container["lifecycle"]["preStop"]["exec"]["command"]
+        drain = re.fullmatch(r"kvarve drain; exec sleep (\d+)", command)
+        assert (shell, flag) == ("/bin/sh", "-c") and drain
+        assert int(drain[1]) + seconds + 5 <= spec["terminationGracePeriodSeconds"]
 
 
 def config_text(documents):

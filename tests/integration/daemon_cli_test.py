@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import unittest
 
 import daemon_case
@@ -368,6 +369,11 @@ class ConfigurationTest(Case):
                 self.assertEqual(self.run_kvarved(flag).stdout, f.read(), page)
         self.assertRegex(self.run_kvarved("--version").stdout, r"^kvarved \d+\.\d+\.\d+\n$")
         self.assertIn("--arena.capacity_bytes", self.run_kvarved("--help").stdout)
+
+    def test_the_chart_has_the_table_of_settings(self):
+        answer = subprocess.run([sys.executable, "deploy/helm/update_schema.py", os.path.join(daemon_case.BINARIES, "kvarved"), "--check"],
+                                check=False)
+        self.assertEqual(answer.returncode, 0, "run deploy/helm/update_schema.py KVARVED")
 
     def test_the_operators_page_names_what_is_logged_and_counted(self):
         with open("docs/operations.md", encoding="utf-8") as f:

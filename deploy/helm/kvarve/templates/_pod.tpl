@@ -82,7 +82,9 @@ readinessProbe:
   timeoutSeconds: 2
 lifecycle:
   preStop:
-    sleep: {seconds: {{ .Values.drainSeconds }}}
+    # Not ready any more, and no new blocks; then SIGTERM.
+    exec:
+      command: [/bin/sh, -c, "kvarve drain; exec sleep {{ .Values.drainSeconds }}"]
 resources: {{- include "kvarve.resources" . | nindent 2 }}
 securityContext: {{- include "kvarve.containerSecurityContext" . | nindent 2 }}
 volumeMounts:
