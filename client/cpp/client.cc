@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cpp/client_rep.h"
 #include "client/cpp/link.h"
 #include "client/cpp/locate.h"
 #include "client/cpp/remote.h"
@@ -26,18 +27,6 @@ using client::Endpoint;
 using client::Link;
 using client::OpenNamespaceInfo;
 using client::Session;
-
-// One of the two.
-struct Client::Rep {
-  std::shared_ptr<Link> link;
-  std::unique_ptr<client::RemotePlane> remote;
-  std::shared_ptr<client::StagingMemory> staging;  // of the remote one
-  client::ForkStamp stamp;
-
-  absl::StatusOr<OpenNamespaceInfo> KnownNamespace(ClientNamespace ns) const {
-    return remote != nullptr ? remote->KnownNamespace(ns) : link->KnownNamespace(ns);
-  }
-};
 
 // What a View keeps alive: the mappings that it reads, and the lease behind them.
 struct View::Hold {
@@ -131,7 +120,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   auto rep = std::make_unique<Rep>();
   if (endpoint.is_remote()) {
     if (complete.staging_bytes > 0) {
-      KV_ASSIGN_OR_RETURN(rep->staging, client::StagingMemory::Private(complete.staging_bytes));
+      KV_ASSIGN_OR_RETURN(rep->staging,
+                          client::StagingMemory::Private(complete.staging_bytes, complete.memory));
     }
     KV_ASSIGN_OR_RETURN(rep->remote, client::MakeRemotePlane(complete, endpoint));
     return std::unique_ptr<Client>(new Client(std::move(rep)));
@@ -250,29 +240,6 @@ absl::StatusOr<View> Client::Acquire(ClientNamespace ns, std::span<const BlockKe
   do {
     KV_RETURN_IF_ERROR(link->Run(ask));
   } while (view.grants_.is_loading && SystemClock::Get()->NowNanos() < deadline);
-  return view;
-}
-
-// Blocks over a network, in memory that the View owns.
-absl::StatusOr<View> Client::ReadView(ClientNamespace ns, std::span<const BlockKey> keys,
-                                      uint64_t request_id) {
-  KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo info, rep_->KnownNamespace(ns));
-  keys = keys.first(std::min(keys.size(), local::kMaxBlocksPerAcquire));
-  // Pages that no block comes to are never touched.
-  KV_ASSIGN_OR_RETURN(const std::shared_ptr<client::StagingMemory> memory,
-                      client::StagingMemory::Private(keys.size() * info.block_bytes));
-  KV_ASSIGN_OR_RETURN(const std::shared_ptr<client::StagingRegion> region,
-                      memory->Allocate(keys.size() * info.block_bytes));
-  std::vector<std::byte*> destinations(keys.size());
-  for (size_t i = 0; i < keys.size(); ++i) destinations[i] = region->data() + i * info.block_bytes;
-  KV_ASSIGN_OR_RETURN(const std::vector<uint64_t> checksums,
-                      rep_->remote->Read(ns, keys, destinations, request_id, /*verify=*/true));
-  View view;
-  view.hold_ = region;
-  view.blocks_.assign(destinations.begin(),
-                      destinations.begin() + static_cast<ptrdiff_t>(checksums.size()));
-  view.grants_.block_bytes = info.block_bytes;
-  for (const uint64_t checksum : checksums) view.grants_.items.push_back({0, 0, checksum});
   return view;
 }
 

@@ -31,6 +31,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cpp/host_memory.h"
 #include "client/local/messages.h"
 #include "storage/block/block_key.h"
 #include "storage/block/namespace.h"
@@ -71,6 +72,8 @@ struct ClientOptions {
   // Reads over a network that take longer than most did are asked for once more, on a connection of
   // its own; the first answer wins.
   bool hedge_reads = false;
+  // Told of the memory that comes from the daemon; null: nobody.
+  std::shared_ptr<HostMemoryObserver> memory;
   int breaker_failures = 3;                    // consecutive time-outs that open the breaker
   int64_t probe_interval_nanos = 250'000'000;  // reconnects and breaker probes
 };
@@ -115,6 +118,12 @@ class View {
   std::shared_ptr<void> hold_;  // a Hold, or the memory itself
   GrantSet grants_;
   std::vector<const std::byte*> blocks_;
+};
+
+// Copies of blocks in staging memory, of as many as it took.
+struct StagedView {
+  View view;
+  bool is_cut = false;  // more were asked for than it took: ask again from there on
 };
 
 namespace client {
@@ -208,6 +217,11 @@ class Client {
   absl::StatusOr<size_t> Get(ClientNamespace ns, std::span<const BlockKey> keys,
                              std::span<std::byte* const> destinations, uint64_t request_id = 0,
                              bool verify = true);
+  // Copy-out into staging: the daemon copies the leading blocks found there, as many as staging
+  // takes now, whatever the lease cap. The View holds that staging. An empty View is a miss;
+  // ResourceExhausted: no staging for one block now. Not verified.
+  absl::StatusOr<StagedView> ReadStaged(ClientNamespace ns, std::span<const BlockKey> keys,
+                                        uint64_t request_id = 0);
   // True when the block's bytes match its checksum; else counted and reported to the daemon.
   bool Verify(ClientNamespace ns, const BlockKey& key, const std::byte* block, uint64_t checksum);
 

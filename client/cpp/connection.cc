@@ -86,20 +86,22 @@ absl::StatusOr<ForkClosedSocket> Dial(const Endpoint& endpoint) {
 
 }  // namespace
 
-Connection::Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox, int64_t poll_nanos)
+Connection::Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox,
+                       const Params& params)
     : socket_(std::move(socket)),
       outbox_(std::move(outbox)),
       session_(std::make_shared<Session>()),
-      pools_(outbox_, session_),
+      observer_(params.memory),
+      pools_(outbox_, session_, observer_),
       buffer_(local::kMaxMessageBytes),
-      poll_(poll_nanos) {}
+      poll_(params.poll_nanos) {}
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Connect(const Params& params,
                                                                 std::shared_ptr<Outbox> outbox) {
   KV_ASSIGN_OR_RETURN(ForkClosedSocket socket, Dial(params.endpoint));
   const size_t send_buffer = local::RaiseSendBuffer(socket.get(), kSendBufferBytes);
   std::unique_ptr<Connection> connection(
-      new Connection(std::move(socket), std::move(outbox), params.poll_nanos));
+      new Connection(std::move(socket), std::move(outbox), params));
   const absl::Status opened = connection->Open(params, send_buffer);
   if (!opened.ok()) {
     connection->Shutdown();
@@ -149,7 +151,7 @@ absl::Status Connection::TakeWelcome(std::span<const uint8_t> packet, size_t nam
   if (body.staging_bytes > 0) {
     if (fds_.size() != 1) return Protocol("no staging memory");
     absl::StatusOr<std::shared_ptr<StagingMemory>> staging =
-        StagingMemory::Map(fds_[0].get(), body.staging_bytes);
+        StagingMemory::Map(fds_[0].get(), body.staging_bytes, observer_);
     if (!staging.ok()) return absl::UnavailableError(staging.status().message());
     staging_ = std::move(*staging);
   }

@@ -43,6 +43,7 @@ class Connection {
     int64_t timeout_nanos = 0;  // of the whole opening
     int64_t poll_nanos = 0;     // see ClientOptions
     int cancel_fd = -1;         // readable: give up
+    std::shared_ptr<HostMemoryObserver> memory;
   };
   // Connects and says HELLO. `outbox`: for Outbox::Begin, which is the link's. Unavailable: no
   // daemon, no answer, or not a daemon; the daemon's own refusal keeps its code. The text says what
@@ -89,7 +90,7 @@ class Connection {
   size_t max_message_bytes() const { return max_message_bytes_; }
 
  private:
-  Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox, int64_t poll_nanos);
+  Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox, const Params& params);
   absl::Status Open(const Params& params, size_t send_buffer_bytes);
   absl::Status TakeWelcome(std::span<const uint8_t> packet, size_t namespaces,
                            size_t send_buffer_bytes);
@@ -108,6 +109,7 @@ class Connection {
   ForkClosedSocket socket_;
   const std::shared_ptr<Outbox> outbox_;
   const std::shared_ptr<Session> session_;
+  const std::shared_ptr<HostMemoryObserver> observer_;
   PoolMap pools_;
   std::shared_ptr<StagingMemory> staging_;
   local::Welcome welcome_;

@@ -200,7 +200,8 @@ absl::StatusOr<std::shared_ptr<Connection>> Link::Dial(std::vector<ClientNamespa
                             .hello = MakeHello(named),
                             .timeout_nanos = kOpenTimeoutNanos,
                             .poll_nanos = options_.poll_nanos,
-                            .cancel_fd = stop_.get()};
+                            .cancel_fd = stop_.get(),
+                            .memory = options_.memory};
   KV_ASSIGN_OR_RETURN(std::unique_ptr<Connection> made, Connection::Connect(params, outbox_));
   return std::shared_ptr<Connection>(std::move(made));
 }

@@ -22,6 +22,7 @@ bool IsSealedMemory(int fd, uint64_t bytes) {
 
 ChunkMapping::~ChunkMapping() {
   if (data_ == nullptr || stamp_.InChild()) return;  // a child has no such mapping
+  if (observer_ != nullptr) observer_->OnUnmapping(const_cast<std::byte*>(data_));
   ::munmap(const_cast<std::byte*>(data_), bytes_);
   if (dropped_.load()) outbox_->Unmapped(session_.get(), chunk_);
 }
@@ -34,7 +35,14 @@ absl::Status PoolMap::Add(uint64_t chunk, uint64_t bytes, int fd) {
   MutexLock lock(&mutex_);
   if (chunks_.contains(chunk)) return absl::OkStatus();
   if (chunks_.size() >= kMaxChunks) return absl::ResourceExhaustedError("too many chunks");
-  void* data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  // A daemon that trusts this host's processes hands out memory that can be mapped writable.
+  bool is_writable = observer_ != nullptr && observer_->WantsWritableChunks();
+  void* data = MAP_FAILED;
+  if (is_writable) data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) {
+    is_writable = false;
+    data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  }
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         absl::StrCat("mmap of a chunk of ", bytes, " bytes: ", std::strerror(errno)));
@@ -47,6 +55,12 @@ absl::Status PoolMap::Add(uint64_t chunk, uint64_t bytes, int fd) {
   mapping->chunk_ = chunk;
   mapping->outbox_ = outbox_;
   mapping->session_ = session_;
+  mapping->observer_ = observer_;
+  if (observer_ != nullptr) {
+    observer_->OnMapped(
+        {static_cast<std::byte*>(data), bytes},
+        is_writable ? HostMemoryObserver::Kind::kWritableChunk : HostMemoryObserver::Kind::kChunk);
+  }
   chunks_.emplace(chunk, std::move(mapping));
   return absl::OkStatus();
 }

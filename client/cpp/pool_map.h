@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "client/cpp/fork_guard.h"
+#include "client/cpp/host_memory.h"
 #include "client/cpp/outbox.h"
 #include "storage/base/mutex.h"
 
@@ -36,6 +37,7 @@ class ChunkMapping {
   uint64_t chunk_ = 0;
   std::shared_ptr<Outbox> outbox_;
   std::shared_ptr<Session> session_;
+  std::shared_ptr<HostMemoryObserver> observer_;
   std::atomic<bool> dropped_{false};
 };
 
@@ -43,8 +45,10 @@ class PoolMap {
  public:
   static constexpr size_t kMaxChunks = 65536;
 
-  PoolMap(std::shared_ptr<Outbox> outbox, std::shared_ptr<Session> session)
-      : outbox_(std::move(outbox)), session_(std::move(session)) {}
+  // `observer`, or null, is told of each mapping.
+  PoolMap(std::shared_ptr<Outbox> outbox, std::shared_ptr<Session> session,
+          std::shared_ptr<HostMemoryObserver> observer = nullptr)
+      : outbox_(std::move(outbox)), session_(std::move(session)), observer_(std::move(observer)) {}
 
   // Maps a chunk; one that is known already is left alone. InvalidArgument: the memory is shorter
   // than `bytes` or could shrink (reading it could kill this process). ResourceExhausted: too many,
@@ -60,6 +64,7 @@ class PoolMap {
  private:
   const std::shared_ptr<Outbox> outbox_;
   const std::shared_ptr<Session> session_;
+  const std::shared_ptr<HostMemoryObserver> observer_;
   mutable Mutex mutex_;
   std::unordered_map<uint64_t, std::shared_ptr<ChunkMapping>> chunks_ ABSL_GUARDED_BY(mutex_);
 };

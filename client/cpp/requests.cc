@@ -260,35 +260,31 @@ absl::Status SendRead(Link::Turn& turn, const OpenNamespaceInfo& info,
 
 }  // namespace
 
+absl::StatusOr<StagedBlocks> ReadIntoStaging(Link& link, ClientNamespace ns,
+                                             std::span<const BlockKey> keys, uint64_t request_id) {
+  StagedBlocks read;
+  KV_RETURN_IF_ERROR(link.Run([&](Link::Turn& turn) {
+    KV_ASSIGN_OR_RETURN(read.info, turn.Namespace(ns));
+    const std::shared_ptr<StagingMemory>& staging = turn.connection().staging();
+    if (staging == nullptr) return absl::ResourceExhaustedError("no staging to copy through");
+    read.asked = std::min(keys.size(), MaxBlocks(turn.connection(), read.info, sizeof(uint64_t)));
+    if (read.asked == 0) return TooSmall();
+    KV_ASSIGN_OR_RETURN(read.region, staging->AllocateBlocks(read.info.block_bytes, &read.asked));
+    return SendRead(turn, read.info, keys.first(read.asked), request_id, read.region,
+                    link.options().put_timeout_nanos, &read.checksums);
+  }));
+  return read;
+}
+
 absl::Status ReadPiece(Link& link, ClientNamespace ns, std::span<const BlockKey> keys,
                        uint64_t request_id,
                        absl::FunctionRef<bool(size_t i, const std::byte* block, uint64_t checksum,
                                               const OpenNamespaceInfo& info)>
                            take) {
-  OpenNamespaceInfo info;
-  std::shared_ptr<StagingRegion> region;
-  std::vector<uint64_t> checksums;
-  KV_RETURN_IF_ERROR(link.Run([&](Link::Turn& turn) {
-    KV_ASSIGN_OR_RETURN(info, turn.Namespace(ns));
-    const std::shared_ptr<StagingMemory>& staging = turn.connection().staging();
-    if (staging == nullptr) {
-      return absl::ResourceExhaustedError("over the lease cap, and no staging to copy through");
-    }
-    size_t count = std::min(keys.size(), MaxBlocks(turn.connection(), info, sizeof(uint64_t)));
-    if (count == 0) return TooSmall();
-    absl::StatusOr<std::shared_ptr<StagingRegion>> free =
-        staging->Allocate(count * info.block_bytes);
-    while (!free.ok() && count > 1) {
-      count = (count + 1) / 2;
-      free = staging->Allocate(count * info.block_bytes);
-    }
-    KV_RETURN_IF_ERROR(free.status());
-    region = *std::move(free);
-    return SendRead(turn, info, keys.first(count), request_id, region,
-                    link.options().put_timeout_nanos, &checksums);
-  }));
-  for (size_t i = 0; i < checksums.size(); ++i) {
-    if (!take(i, region->data() + i * info.block_bytes, checksums[i], info)) break;
+  KV_ASSIGN_OR_RETURN(const StagedBlocks read, ReadIntoStaging(link, ns, keys, request_id));
+  for (size_t i = 0; i < read.checksums.size(); ++i) {
+    if (!take(i, read.region->data() + i * read.info.block_bytes, read.checksums[i], read.info))
+      break;
   }
   return absl::OkStatus();
 }

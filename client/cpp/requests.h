@@ -47,6 +47,17 @@ absl::Status SendAdmin(Link::Turn& turn, std::string_view json, int64_t timeout_
 // All chunks that the daemon has announced are mapped afterwards.
 absl::Status SendSync(Link::Turn& turn, int64_t timeout_nanos);
 
+// What the daemon copied into staging: block i at i x info.block_bytes of `region`.
+struct StagedBlocks {
+  OpenNamespaceInfo info;
+  std::shared_ptr<StagingRegion> region;
+  std::vector<uint64_t> checksums;
+  size_t asked = 0;  // of the keys, from the first on
+};
+// Has the daemon copy leading blocks of `keys`, as many as staging and a message take now.
+absl::StatusOr<StagedBlocks> ReadIntoStaging(Link& link, ClientNamespace ns,
+                                             std::span<const BlockKey> keys, uint64_t request_id);
+
 // Has the daemon copy leading blocks of `keys` (as many as staging takes now) into staging, and
 // hands each to `take` after the turn, until it returns false.
 absl::Status ReadPiece(Link& link, ClientNamespace ns, std::span<const BlockKey> keys,

@@ -17,34 +17,45 @@ StagingRegion::~StagingRegion() { memory_->Free(offset_, bytes_); }
 
 std::byte* StagingRegion::data() const { return memory_->data_ + offset_; }
 
-absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(int fd, uint64_t bytes) {
+absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(
+    int fd, uint64_t bytes, std::shared_ptr<HostMemoryObserver> observer) {
   if (bytes == 0 || !IsSealedMemory(fd, bytes)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the staging memory is not sealed memory of ", bytes, " bytes"));
   }
-  return Take(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), bytes);
+  return Take(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), bytes,
+              std::move(observer));
 }
 
-absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Private(uint64_t bytes) {
+absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Private(
+    uint64_t bytes, std::shared_ptr<HostMemoryObserver> observer) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  return Take(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0), bytes);
+  return Take(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0), bytes,
+              std::move(observer));
 }
 
-absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Take(void* data, uint64_t bytes) {
+absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Take(
+    void* data, uint64_t bytes, std::shared_ptr<HostMemoryObserver> observer) {
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         absl::StrCat("mmap of the staging memory: ", std::strerror(errno)));
   }
   ::madvise(data, bytes, MADV_DONTFORK);
   ::madvise(data, bytes, MADV_DONTDUMP);
-  std::shared_ptr<StagingMemory> memory(new StagingMemory(static_cast<std::byte*>(data), bytes));
+  std::shared_ptr<StagingMemory> memory(
+      new StagingMemory(static_cast<std::byte*>(data), bytes, std::move(observer)));
+  if (memory->observer_ != nullptr) {
+    memory->observer_->OnMapped({memory->data_, bytes}, HostMemoryObserver::Kind::kStaging);
+  }
   MutexLock lock(&memory->mutex_);
   memory->gaps_.emplace(0, bytes);
   return memory;
 }
 
 StagingMemory::~StagingMemory() {
-  if (!stamp_.InChild()) ::munmap(data_, bytes_);
+  if (stamp_.InChild()) return;
+  if (observer_ != nullptr) observer_->OnUnmapping(data_);
+  ::munmap(data_, bytes_);
 }
 
 absl::StatusOr<std::shared_ptr<StagingRegion>> StagingMemory::Allocate(uint64_t bytes) {
@@ -62,6 +73,16 @@ absl::StatusOr<std::shared_ptr<StagingRegion>> StagingMemory::Allocate(uint64_t 
   }
   return absl::ResourceExhaustedError(
       absl::StrCat("no ", bytes, " bytes of the ", bytes_, " bytes of staging are free now"));
+}
+
+absl::StatusOr<std::shared_ptr<StagingRegion>> StagingMemory::AllocateBlocks(uint64_t block_bytes,
+                                                                             size_t* blocks) {
+  absl::StatusOr<std::shared_ptr<StagingRegion>> region = Allocate(*blocks * block_bytes);
+  while (!region.ok() && *blocks > 1) {
+    *blocks = (*blocks + 1) / 2;
+    region = Allocate(*blocks * block_bytes);
+  }
+  return region;
 }
 
 void StagingMemory::Free(uint64_t offset, uint64_t bytes) {

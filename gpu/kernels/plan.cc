@@ -198,6 +198,16 @@ absl::StatusOr<Launch> PlanScatter(const KvView& view, const BlockLayout& layout
   return PlanMove(KernelFamily::kScatter, view, layout, request);
 }
 
+Launch OfTensors(Launch launch, uint32_t first, uint32_t count) {
+  MoveParams p;
+  std::memcpy(&p, launch.params.data(), sizeof p);
+  KV_CHECK(first + count <= p.tensor_count);
+  p.tensors += uint64_t{first} * sizeof(MoveTensor);
+  p.tensor_count = count;
+  std::memcpy(launch.params.data(), &p, sizeof p);
+  return launch;
+}
+
 absl::StatusOr<Launch> PlanCopyPages(const KvView& view, std::span<const PageCopy> copies,
                                      uint64_t tensors_at, uint64_t pairs_at) {
   KV_RETURN_IF_ERROR(ValidateView(view));

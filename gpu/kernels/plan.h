@@ -54,6 +54,9 @@ absl::StatusOr<Launch> PlanGather(const KvView& view, const BlockLayout& layout,
 absl::StatusOr<Launch> PlanScatter(const KvView& view, const BlockLayout& layout,
                                    const MoveRequest& request);
 
+// The part of a gather or scatter that is of tensors [first, first + count) of MoveTensors().
+Launch OfTensors(Launch launch, uint32_t first, uint32_t count);
+
 // Copies as PagePool::TakeCopies gives them: no page is the end of one and in another.
 // `pairs_at`: int64[2] each, from and to, for the device.
 absl::StatusOr<Launch> PlanCopyPages(const KvView& view, std::span<const PageCopy> copies,

@@ -159,6 +159,39 @@ KV_DEVICE uint8_t ToFp8(float value) {
 #endif
 }
 
+// Asynchronous copies from global to shared memory, 4, 8 or 16 bytes a call, aligned so: this
+// thread's, in groups. What they write may be read after the wait, by others after a barrier, too.
+template <int bytes>
+KV_DEVICE void CopyAsync(void* shared, const void* global) {
+#if defined(__CUDA_ARCH__)
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  if constexpr (bytes == 16) {  // .cg: past the first cache
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(bytes)
+                 : "memory");
+  }
+#else
+  ::kvarve::shim::CopyAsync(shared, global, bytes);
+#endif
+}
+KV_DEVICE void CopyAsyncCommit() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  ::kvarve::shim::CopyAsyncCommit();
+#endif
+}
+// Until at most so many of the newest groups are under way.
+template <int groups>
+KV_DEVICE void CopyAsyncWait() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+#else
+  ::kvarve::shim::CopyAsyncWait(groups);
+#endif
+}
+
 // Whoever sees `value` at `at`, on any processor of the system, sees what this thread wrote before.
 KV_DEVICE void StoreReleaseSystem(uint64_t* at, uint64_t value) {
 #if defined(__CUDA_ARCH__)

@@ -57,6 +57,12 @@ constexpr Setting kSettings[] = {
      "allows them."},
     {"arena.prefault", SettingType::kBool, "true", "false",
      "Touch the pages of a new chunk in the background, so that the first puts do not pay for it."},
+    {"arena.trust", SettingType::kChoice, "read_only", "read_only",
+     "Who may write the arena's memory. read_only: the daemon alone. writable: also every process "
+     "that is let onto the socket, so that GPUs that cannot register read-only memory read blocks "
+     "in place: only on hosts of one tenant, whose processes are trusted not to write it. "
+     "Checksums tell when one did.",
+     0, 0, "read_only|writable"},
 
     {"cache.policy", SettingType::kChoice, "lru", "lru",
      "Who leaves when the host tier is full: lru is the least recently used leaf of a chain.", 0, 0,

@@ -127,6 +127,7 @@ absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemo
     return Wrong(config, kChunk, "is not a multiple of 32 MiB");
   cache.arena.hugetlb = config.Bool("arena.huge_pages");
   cache.arena.prefault = config.Bool("arena.prefault");
+  cache.arena.is_writable = config.Text("arena.trust") == "writable";
   cache.arena.hold_dropped = true;  // the local plane says when no client maps a chunk any more
   cache.arena.available_bytes = HostAvailableBytes();
   cache.max_entries = static_cast<uint64_t>(config.Int("cache.max_entries"));

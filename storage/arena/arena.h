@@ -64,6 +64,7 @@ struct ArenaOptions {
   bool hugetlb = true;        // use reserved huge pages when there are enough
   bool prefault = true;       // touch pages of new chunks in a background thread
   bool hold_dropped = false;  // see Dropped()
+  bool is_writable = false;   // whoever gets a chunk's descriptor can map it writable
   // Bytes that the host can still give (MemAvailable and the cgroup); asked before a chunk is made,
   // and asked again by each Allocate that gets none. Null: no limit but the capacity.
   std::function<uint64_t()> available_bytes;

@@ -70,7 +70,8 @@ absl::StatusOr<Mapped> Map(const std::string& name, uint64_t bytes, uint64_t pag
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ChunkMemory>> ChunkMemory::Create(const std::string& name,
-                                                                 uint64_t bytes, bool hugetlb) {
+                                                                 uint64_t bytes, bool hugetlb,
+                                                                 bool is_writable) {
   KV_CHECK(bytes > 0 && bytes % kHugePageBytes == 0);
   absl::StatusOr<Mapped> mapped = absl::ResourceExhaustedError("");
   if (hugetlb) mapped = Map(name, bytes, kHugePageBytes);
@@ -84,14 +85,15 @@ absl::StatusOr<std::shared_ptr<ChunkMemory>> ChunkMemory::Create(const std::stri
       ::madvise(memory->base_, bytes, MADV_DONTFORK) != 0) {
     return Failed("madvise", bytes);
   }
-  if (::fcntl(mapped->fd.get(), F_ADD_SEALS,
-              F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  if (::fcntl(mapped->fd.get(), F_ADD_SEALS, is_writable ? seals : seals | F_SEAL_FUTURE_WRITE) !=
+      0) {
     return Failed("sealing", bytes);
   }
   const std::string path = absl::StrFormat("/proc/self/fd/%d", mapped->fd.get());
-  UniqueFd read_only(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!read_only.valid()) return Failed(path.c_str(), bytes);
-  memory->fd_ = std::make_shared<const UniqueFd>(std::move(read_only));
+  UniqueFd shared(::open(path.c_str(), (is_writable ? O_RDWR : O_RDONLY) | O_CLOEXEC));
+  if (!shared.valid()) return Failed(path.c_str(), bytes);
+  memory->fd_ = std::make_shared<const UniqueFd>(std::move(shared));
   return memory;
 }
 

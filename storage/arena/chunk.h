@@ -1,5 +1,5 @@
 // The memory of one chunk: a memfd that this process maps writable and that nobody can map writable
-// after it.
+// after it, unless it is made so (arena.trust).
 //
 // Order matters: map writable first, then seal (F_SEAL_FUTURE_WRITE spares mappings that exist),
 // then re-open read-only; only the re-opened descriptor leaves this file, the writable one is
@@ -30,7 +30,8 @@ class ChunkMemory {
   // them; else small pages with transparent huge pages asked for. ResourceExhausted, with errno's
   // text: no memfd, no mapping.
   static absl::StatusOr<std::shared_ptr<ChunkMemory>> Create(const std::string& name,
-                                                             uint64_t bytes, bool hugetlb);
+                                                             uint64_t bytes, bool hugetlb,
+                                                             bool is_writable = false);
   ~ChunkMemory();
   ChunkMemory(const ChunkMemory&) = delete;
   ChunkMemory& operator=(const ChunkMemory&) = delete;

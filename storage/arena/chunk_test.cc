@@ -83,6 +83,21 @@ TEST(ChunkMemoryTest, HandedOutDescriptorIsReadOnlyAndSealed) {
   ExpectNoWayToWrite(fd);
 }
 
+// arena.trust: writable. It can be mapped writable, and still neither shrinks nor takes new seals.
+TEST(ChunkMemoryTest, AWritableChunkCanBeMappedWritableAndNotShrink) {
+  auto memory = ChunkMemory::Create("chunk-test", kBytes, /*hugetlb=*/false, /*is_writable=*/true);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const int fd = (*memory)->fd()->get();
+  void* const map = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ASSERT_NE(MAP_FAILED, map);
+  static_cast<unsigned char*>(map)[5] = 0x55;
+  EXPECT_EQ((*memory)->base()[5], std::byte{0x55});
+  EXPECT_EQ(-1, ::ftruncate(fd, 0));
+  EXPECT_EQ(-1, ::fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE));
+  EXPECT_EQ(F_SEAL_SHRINK, ::fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK);
+  EXPECT_EQ(0, ::munmap(map, kBytes));
+}
+
 TEST(ChunkMemoryTest, ReopeningForWritingGainsNothing) {
   auto memory = MakeChunk();
   const std::string path = absl::StrFormat("/proc/self/fd/%d", memory->fd()->get());

@@ -3,14 +3,17 @@
 // block by block and past the caches too (a plain memcpy of a block also reads what it overwrites).
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "gpu/transfer/page_mover.h"
-#include "gpu/transfer/row_copy.h"
+#include "gpu/device/cpu_device.h"
+#include "gpu/device/row_copy.h"
+#include "gpu/transfer/transfer.h"
 #include "storage/base/status_macros.h"
 #include "tests/perf/bench_table.h"
 #include "tests/perf/huge_memory.h"
@@ -28,10 +31,10 @@ enum class PageOrder { kHnd, kNhd, kCrossLayer };
 
 class Pages {
  public:
-  explicit Pages(PageOrder order)
-      : memory_(size_t{kPages} * kLayers * 2 * kTensorPage, 1),
+  explicit Pages(PageOrder order, bool huge = true)
+      : memory_(size_t{kPages} * kLayers * 2 * kTensorPage, 1, huge),
         layout_{kLayers, kHeads, kBlockTokens, kDim, kDim, kElementBytes},
-        blocks_(size_t{kPages} * kPageTokens / kBlockTokens * layout_.BlockBytes(), 2) {
+        blocks_(size_t{kPages} * kPageTokens / kBlockTokens * layout_.BlockBytes(), 2, huge) {
     KvView view;
     view.pages = kPages, view.page_tokens = kPageTokens, view.kv_heads = kHeads;
     view.k_dim = view.v_dim = kDim, view.element_bytes = kElementBytes;
@@ -47,26 +50,32 @@ class Pages {
       if (i % 2 == 0) view.layers.push_back({tensor, {}});
       if (i % 2 == 1) view.layers.back().v = tensor;
     }
-    absl::StatusOr<PageMover> mover = PageMover::Create(std::move(view), layout_);
-    KV_CHECK(mover.ok());
-    movers_.push_back(*std::move(mover));
+    std::shared_ptr<ComputeDevice> cpu = NewCpuDevice();
+    transfer_ =
+        Transfer::Create(cpu, std::make_shared<HostRegistry>(cpu), std::move(view), layout_, {})
+            .value();
     ids_.resize(kPages);
     std::iota(ids_.begin(), ids_.end(), 0);
     std::shuffle(ids_.begin(), ids_.end(), std::mt19937_64(1));
   }
 
-  enum class What { kGather, kScatter, kCopyOut, kCopyIn };
+  enum class What { kGather, kScatter, kCopyOut, kCopyIn, kPiecesOut, kPiecesIn };
   // All pages once; GB/s of what was moved.
   double Run(What what) {
     const double start = NowMicros();
-    const size_t bytes = layout_.BlockBytes(), per_block = movers_[0].pages_per_block();
+    const size_t bytes = layout_.BlockBytes(), per_block = transfer_->pages_per_block();
     for (size_t block = 0; block < blocks_.size() / bytes; ++block) {
       const std::span<std::byte> at = std::span(blocks_.data() + block * bytes, bytes);
       const auto ids = std::span<const int64_t>(ids_).subspan(block * per_block, per_block);
-      if (what == What::kGather) KV_CHECK(movers_[0].Gather(ids, 0, kBlockTokens, at).ok());
-      if (what == What::kScatter) KV_CHECK(movers_[0].Scatter(at, ids, 0, kBlockTokens).ok());
+      const BlockMove move{at, ids};
+      auto start = [&](MoveDirection direction) {
+        KV_CHECK(transfer_->Start(direction, {&move, 1}, 0, kBlockTokens).ok());
+      };
+      if (what == What::kGather) start(MoveDirection::kGather);
+      if (what == What::kScatter) start(MoveDirection::kScatter);
       const auto row = static_cast<int64_t>(bytes);
       std::byte* const same = memory_.data() + block * bytes;
+      if (what == What::kPiecesOut || what == What::kPiecesIn) Pieces(what, ids, at.data());
       if (what == What::kCopyOut) StreamRows({at.data(), row, same, row, bytes, 1});
       if (what == What::kCopyIn) StreamRows({same, row, at.data(), row, bytes, 1});
     }
@@ -74,10 +83,26 @@ class Pages {
   }
 
  private:
+  // HND: the same pieces (16 tokens of one head) in the same order, and nothing besides.
+  void Pieces(What what, std::span<const int64_t> ids, std::byte* block) {
+    constexpr int64_t kPiece = kPageTokens * kRow;
+    for (int64_t tensor = 0; tensor < 2 * kLayers; ++tensor) {
+      for (int64_t head = 0; head < kHeads; ++head) {
+        for (const int64_t id : ids) {
+          std::byte* const page =
+              memory_.data() + (tensor * kPages + id) * kTensorPage + head * kPiece;
+          std::byte* const to = what == What::kPiecesOut ? block : page;
+          StreamRows({to, kPiece, to == block ? page : block, kPiece, kPiece, 1});
+          block += kPiece;
+        }
+      }
+    }
+  }
+
   HugeMemory memory_;
   BlockLayout layout_;
   HugeMemory blocks_;
-  std::vector<PageMover> movers_;  // one
+  std::unique_ptr<Transfer> transfer_;
   std::vector<int64_t> ids_;
 };
 
@@ -99,7 +124,33 @@ void Rows(BenchTable* table, PageOrder order, const std::string& name, double ga
                   .bare = [&] { return pages.Run(Pages::What::kCopyIn); }});
 }
 
+// On pages of 4 KiB: the movers, and what the same pieces cost without them.
+void SmallPageRows(BenchTable* table) {
+  using What = Pages::What;
+  const struct {
+    const char* name;
+    What mine, bare;
+    std::optional<double> gate;
+  } rows[] = {{"gather_of_same_pieces", What::kGather, What::kPiecesOut, 0.95},
+              {"scatter_of_same_pieces", What::kScatter, What::kPiecesIn, 0.95},
+              {"gather_of_plain_copy", What::kGather, What::kCopyOut, {}},
+              {"pieces_of_plain_copy", What::kPiecesOut, What::kCopyOut, {}}};
+  std::optional<Pages> pages;
+  for (const auto& row : rows) {
+    const std::string name = std::string("gpu/small_pages/") + row.name;
+    if (!table->Wants(name)) continue;
+    if (!pages) pages.emplace(PageOrder::kHnd, /*huge=*/false);
+    table->Compare({.name = name,
+                    .unit = "GB/s",
+                    .better = Better::kHigher,
+                    .gate = row.gate,
+                    .mine = [&] { return pages->Run(row.mine); },
+                    .bare = [&] { return pages->Run(row.bare); }});
+  }
+}
+
 void RunGpuSuite(BenchTable* table) {
+  SmallPageRows(table);
   Rows(table, PageOrder::kHnd, "hnd", 0.9);
   Rows(table, PageOrder::kCrossLayer, "cross_layer", 0.9);
   Rows(table, PageOrder::kNhd, "nhd", 0.7);

@@ -14,13 +14,15 @@
 
 namespace kvarve::perf {
 
-// Memory as a host tier and an engine have it: huge pages where the kernel gives them, present.
+// Memory as a host tier and an engine have it: huge pages where the kernel gives them, present. Or
+// small ones, as a host without transparent huge pages has.
 class HugeMemory {
  public:
-  HugeMemory(size_t bytes, int fill) : bytes_((bytes + kHuge - 1) / kHuge * kHuge) {
+  HugeMemory(size_t bytes, int fill, bool huge = true)
+      : bytes_((bytes + kHuge - 1) / kHuge * kHuge) {
     data_ = static_cast<std::byte*>(std::aligned_alloc(kHuge, bytes_));
     KV_CHECK(data_ != nullptr);
-    ::madvise(data_, bytes_, MADV_HUGEPAGE);  // a wish
+    ::madvise(data_, bytes_, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);  // a wish
     std::memset(data_, fill, bytes_);
   }
   ~HugeMemory() { std::free(data_); }

@@ -1,6 +1,7 @@
 #include "client/cpp/engine/block_loader.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -8,6 +9,17 @@
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
+namespace {
+
+constexpr int64_t kRoomPollNanos = 1'000'000;
+constexpr int64_t kRoomPatienceNanos = 5'000'000'000;  // for staging that other loads have
+
+absl::Status Damaged(size_t block, size_t blocks) {
+  return absl::DataLossError(
+      absl::StrFormat("block %d of %d does not match its checksum", block, blocks));
+}
+
+}  // namespace
 
 struct BlockLoader::Job {
   LoadJob job;
@@ -153,41 +165,96 @@ void BlockLoader::End(const std::shared_ptr<Job>& job, LoadResult result) {
   completions_.Push(std::move(result));
 }
 
-void BlockLoader::Load(Job& job, LoadResult& result) {
-  result.status = job.Check();
-  if (!result.status.ok() || job.job.keys.empty()) return;
-  absl::StatusOr<OpenBlocks> open =
-      source_->Open(job.job.ns, job.job.keys, job.job.grants, job.job.request_id);
-  if (!open.ok()) {
-    result.status = open.status();
-  } else if (open->blocks.size() < job.job.keys.size()) {
-    result.status = absl::NotFoundError(absl::StrFormat("only %d of %d blocks are there",
-                                                        open->blocks.size(), job.job.keys.size()));
-  } else if (open->block_bytes != job.job.pages->layout().BlockBytes()) {
-    result.status = absl::InvalidArgumentError(
-        absl::StrFormat("blocks of %d bytes for pages of %d a block", open->block_bytes,
-                        job.job.pages->layout().BlockBytes()));
-  } else {
-    result.status = Scatter(job, *open, result);
+// The leading blocks from `first` on. Waits while other loads have all the staging there is.
+absl::StatusOr<OpenBlocks> BlockLoader::Open(Job& job, size_t first) {
+  std::optional<GrantSet> grants = job.job.grants;
+  if (grants && first > 0) {
+    grants->items.erase(grants->items.begin(),
+                        grants->items.begin() + static_cast<ptrdiff_t>(first));
+  }
+  const auto keys = std::span<const BlockKey>(job.job.keys).subspan(first);
+  for (int64_t waited = 0;; waited += kRoomPollNanos) {
+    absl::StatusOr<OpenBlocks> open = source_->Open(job.job.ns, keys, grants, job.job.request_id);
+    if (open.ok() || !absl::IsResourceExhausted(open.status()) || waited >= kRoomPatienceNanos ||
+        job.cancelled)
+      return open;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kRoomPollNanos));
   }
 }
 
-absl::Status BlockLoader::Scatter(Job& job, const OpenBlocks& open, LoadResult& result) {
-  const BlockLayout& layout = job.job.pages->layout();
-  for (size_t i = 0; i < job.job.keys.size(); ++i) {
-    const Job::Tokens tokens = job.TokensOf(i);
-    if (tokens.begin < tokens.end) {
-      if (options_.verify &&
-          !source_->Verify(job.job.ns, job.job.keys[i], open.blocks[i], open.checksums[i])) {
-        return absl::DataLossError(
-            absl::StrFormat("block %d of %d does not match its checksum", i, job.job.keys.size()));
+void BlockLoader::Load(Job& job, LoadResult& result) {
+  result.status = job.Check();
+  const size_t blocks = job.job.keys.size();
+  for (size_t first = 0; first < blocks && result.status.ok() && !job.cancelled;) {
+    absl::StatusOr<OpenBlocks> open = Open(job, first);
+    if (!open.ok()) {
+      result.status = open.status();
+    } else if (open->blocks.empty() || (!open->is_cut && first + open->blocks.size() < blocks)) {
+      result.status = absl::NotFoundError(
+          absl::StrFormat("only %d of %d blocks are there", first + open->blocks.size(), blocks));
+    } else if (open->block_bytes != job.job.pages->layout().BlockBytes()) {
+      result.status = absl::InvalidArgumentError(
+          absl::StrFormat("blocks of %d bytes for pages of %d a block", open->block_bytes,
+                          job.job.pages->layout().BlockBytes()));
+    } else {
+      result.status = Scatter(job, first, *open, result);
+      first += open->blocks.size();
+    }
+  }
+}
+
+// `open` keeps the memory until this returns: by then no copy of it is under way, whatever
+// happened.
+absl::Status BlockLoader::Scatter(Job& job, size_t first, const OpenBlocks& open,
+                                  LoadResult& result) {
+  Transfer& transfer = *job.job.pages;
+  const uint64_t block_bytes = transfer.layout().BlockBytes();
+  // On the CPU a block is verified and written while it is in the caches.
+  const size_t together = transfer.device().is_cpu ? 1 : transfer.max_blocks();
+  MoveSet moves;
+  std::vector<BlockMove> batch;
+  Job::Tokens tokens{};
+  auto flush = [&]() -> absl::Status {
+    if (batch.empty()) return absl::OkStatus();
+    const absl::Status started = moves.Start(transfer, MoveDirection::kScatter, batch, tokens.begin,
+                                             tokens.end, job.job.engine, /*may_wait=*/true);
+    batch.clear();
+    return started;
+  };
+  absl::Status status;
+  for (size_t k = 0; k < open.blocks.size() && status.ok(); ++k) {
+    const size_t i = first + k;
+    const Job::Tokens these = job.TokensOf(i);
+    if (these.begin < these.end) {
+      if (options_.verify && !open.is_writable &&
+          !source_->Verify(job.job.ns, job.job.keys[i], open.blocks[k], open.checksums[k])) {
+        status = Damaged(i, job.job.keys.size());
+        break;
       }
-      if (job.cancelled) return absl::OkStatus();  // End says so
-      KV_RETURN_IF_ERROR(job.job.pages->Scatter({open.blocks[i], layout.BlockBytes()},
-                                                job.PagesOf(i), tokens.begin, tokens.end));
-      result.bytes += layout.BlockBytes() / layout.tokens * (tokens.end - tokens.begin);
+      if (job.cancelled) break;  // End says so
+      const bool fits =
+          batch.size() < together && these.begin == tokens.begin && these.end == tokens.end;
+      if (!fits) status = flush();
+      tokens = these;
+      batch.push_back({{const_cast<std::byte*>(open.blocks[k]), block_bytes}, job.PagesOf(i)});
+      if (batch.size() == together && status.ok()) status = flush();
+      result.bytes += block_bytes / transfer.layout().tokens * (these.end - these.begin);
     }
     ++result.blocks;
+  }
+  if (status.ok() && !job.cancelled) status = flush();
+  const absl::Status moved = moves.Wait();
+  if (status.ok()) status = moved;
+  if (status.ok() && open.is_writable && options_.verify) status = CheckCopied(job, first, open);
+  return status;
+}
+
+absl::Status BlockLoader::CheckCopied(Job& job, size_t first, const OpenBlocks& open) {
+  for (size_t k = 0; k < open.blocks.size(); ++k) {
+    const Job::Tokens tokens = job.TokensOf(first + k);
+    if (tokens.begin < tokens.end &&
+        !source_->Verify(job.job.ns, job.job.keys[first + k], open.blocks[k], open.checksums[k]))
+      return Damaged(first + k, job.job.keys.size());
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,8 @@
 #include "absl/status/statusor.h"
 #include "client/cpp/engine/block_ports.h"
 #include "client/cpp/engine/completions.h"
-#include "gpu/transfer/page_mover.h"
+#include "gpu/transfer/move_set.h"
+#include "gpu/transfer/transfer.h"
 #include "storage/base/mutex.h"
 
 namespace kvarve {
@@ -36,13 +37,14 @@ struct LoadJob {
   std::optional<GrantSet>
       grants;  // a sibling process's lease on them; none: the loader leases them
   uint64_t request_id = 0;
-  std::shared_ptr<const PageMover> pages;
+  std::shared_ptr<Transfer> pages;
   std::vector<int64_t>
       page_ids;  // of all blocks, in order; those outside the tokens below may be -1
   // Tokens [first_token, end_token) are written, counted from the first block's first. No other
   // byte of a page is.
   uint64_t first_token = 0;
   uint64_t end_token = std::numeric_limits<uint64_t>::max();  // cut to the blocks' tokens
+  EngineStream engine = 0;  // what may still read the pages as they were
 };
 
 struct LoadResult {
@@ -84,7 +86,10 @@ class BlockLoader {
   BlockLoader(std::unique_ptr<BlockSource> source, const Options& options);
   void Run();
   void Load(Job& job, LoadResult& result);
-  absl::Status Scatter(Job& job, const OpenBlocks& open, LoadResult& result);
+  absl::StatusOr<OpenBlocks> Open(Job& job, size_t first);
+  absl::Status Scatter(Job& job, size_t first, const OpenBlocks& open, LoadResult& result);
+  // Of blocks [first, first + open's), when their memory could change while they were copied.
+  absl::Status CheckCopied(Job& job, size_t first, const OpenBlocks& open);
   void End(const std::shared_ptr<Job>& job, LoadResult result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -54,6 +54,8 @@ struct Store {
   std::function<bool(uint64_t key)> on_verify = [](uint64_t) { return true; };
   std::atomic<int> opened{0}, held{0}, verified{0};
   uint64_t block_bytes = kBlockBytes;
+  size_t room = 1000;        // blocks that one Open gives
+  bool is_writable = false;  // by others
 };
 
 class StoreSource final : public BlockSource {
@@ -66,7 +68,9 @@ class StoreSource final : public BlockSource {
     if (ns != 1) return absl::UnavailableError("no daemon");
     OpenBlocks open;
     open.block_bytes = store_->block_bytes;
+    open.is_writable = store_->is_writable;
     for (const BlockKey& key : keys) {
+      if ((open.is_cut = open.blocks.size() == store_->room)) break;
       const auto found = store_->blocks.find(key.Word(0));
       if (found == store_->blocks.end()) break;
       open.blocks.push_back(found->second.data());
@@ -137,7 +141,7 @@ TEST_F(BlockLoaderTest, WritesTheTokensAskedForAndNoOtherByte) {
   Fill(20);
   Start(3);
   for (int round = 0; round < 400; ++round) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed_ << " round " << round);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed_ << " round " << round);
     const size_t blocks = 1 + random_() % 6;
     LoadJob job = Job(round, blocks, random_() % 14);
     std::vector<int64_t> ids(TestPages::kPages);
@@ -196,6 +200,48 @@ TEST_F(BlockLoaderTest, ABadBlockFailsTheJobBeforeItIsWritten) {
   for (const std::byte* byte : pages_.Bytes(std::vector<int64_t>{6, 7}, 0, 8))
     EXPECT_EQ(*byte, before[0]);
   EXPECT_EQ(store_.held, 0);
+}
+
+// Staging that takes fewer blocks than the job has: piece by piece, one held at a time.
+TEST_F(BlockLoaderTest, BlocksComeInPiecesWhereRoomIsShort) {
+  Fill(7);
+  store_.room = 3;
+  store_.on_verify = [this](uint64_t) { return store_.held == 1; };
+  Start(1);
+  LoadJob job = Job(1, 7);
+  job.grants = GrantSet{};
+  job.grants->items.resize(7);
+  ASSERT_TRUE(loader_->Submit(job).ok());
+  const LoadResult result = Await(1)[0];
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.blocks, 7u);
+  EXPECT_EQ(store_.opened, 3);
+  EXPECT_EQ(store_.held, 0);
+  for (int64_t i = 0; i < 7; ++i) {
+    const auto at = pages_.Bytes(std::vector<int64_t>{2 * i, 2 * i + 1}, 0, 8);
+    for (size_t b = 0; b < at.size(); ++b) ASSERT_EQ(*at[b], store_.blocks[i][b]);
+  }
+  // The store has 7 blocks: the third piece of this one ends too early.
+  ASSERT_TRUE(loader_->Submit(Job(2, 8)).ok());
+  EXPECT_EQ(Await(1)[0].status.code(), absl::StatusCode::kNotFound);
+}
+
+// Memory that others may write is checked behind the copy: what was copied is what was checked.
+TEST_F(BlockLoaderTest, WritableMemoryIsVerifiedAfterTheCopy) {
+  Fill(3);
+  store_.is_writable = true;
+  store_.on_verify = [this](uint64_t key) {
+    const auto at = pages_.Bytes(
+        std::vector<int64_t>{2 * static_cast<int64_t>(key), 2 * static_cast<int64_t>(key) + 1}, 0,
+        8);
+    for (size_t b = 0; b < at.size(); ++b) EXPECT_EQ(*at[b], store_.blocks[key][b]);
+    return key != 2;  // somebody wrote it
+  };
+  Start(1);
+  ASSERT_TRUE(loader_->Submit(Job(1, 2)).ok());
+  EXPECT_TRUE(Await(1)[0].status.ok());
+  ASSERT_TRUE(loader_->Submit(Job(2, 3)).ok());
+  EXPECT_EQ(Await(1)[0].status.code(), absl::StatusCode::kDataLoss);
 }
 
 TEST_F(BlockLoaderTest, VerifiesOnlyWhatItWritesAndNothingWhenToldSo) {

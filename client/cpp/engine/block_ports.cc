@@ -1,5 +1,6 @@
 #include "client/cpp/engine/block_ports.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "storage/base/status_macros.h"
@@ -9,23 +10,20 @@ namespace {
 
 class ClientSource final : public BlockSource {
  public:
-  explicit ClientSource(Client* client) : client_(client) {}
+  ClientSource(Client* client, std::shared_ptr<DeviceMemoryObserver> memory)
+      : client_(client), memory_(std::move(memory)) {}
 
   absl::StatusOr<OpenBlocks> Open(ClientNamespace ns, std::span<const BlockKey> keys,
                                   const std::optional<GrantSet>& grants,
                                   uint64_t request_id) override {
-    // What another process leased of another host's blocks is kept there, and read from here.
-    KV_ASSIGN_OR_RETURN(View view, grants && !client_->is_remote()
-                                       ? client_->Map(*grants)
-                                       : client_->Acquire(ns, keys, request_id));
-    OpenBlocks open;
-    open.block_bytes = view.grants().block_bytes;
-    for (size_t i = 0; i < view.size(); ++i) {
-      open.blocks.push_back(view.block(i));
-      open.checksums.push_back(view.checksum(i));
+    const bool in_place =
+        memory_ == nullptr || (memory_->path() != HostPath::kStaging && !client_->is_remote());
+    if (in_place) {
+      KV_ASSIGN_OR_RETURN(OpenBlocks open, OpenInPlace(ns, keys, grants, request_id));
+      if (memory_ == nullptr || CanReach(open)) return open;
     }
-    open.hold = std::make_shared<View>(std::move(view));
-    return open;
+    KV_ASSIGN_OR_RETURN(StagedView staged, client_->ReadStaged(ns, keys, request_id));
+    return Opened(std::move(staged.view), staged.is_cut);
   }
 
   bool Verify(ClientNamespace ns, const BlockKey& key, const std::byte* block,
@@ -35,7 +33,38 @@ class ClientSource final : public BlockSource {
   }
 
  private:
+  absl::StatusOr<OpenBlocks> OpenInPlace(ClientNamespace ns, std::span<const BlockKey> keys,
+                                         const std::optional<GrantSet>& grants,
+                                         uint64_t request_id) {
+    // What another process leased of another host's blocks is kept there, and read from here.
+    KV_ASSIGN_OR_RETURN(View view, grants && !client_->is_remote()
+                                       ? client_->Map(*grants)
+                                       : client_->Acquire(ns, keys, request_id));
+    OpenBlocks open = Opened(std::move(view), false);
+    open.is_writable = memory_ != nullptr && memory_->path() == HostPath::kWritable;
+    return open;
+  }
+
+  static OpenBlocks Opened(View view, bool is_cut) {
+    OpenBlocks open;
+    open.is_cut = is_cut;
+    open.block_bytes = view.grants().block_bytes;
+    for (size_t i = 0; i < view.size(); ++i) {
+      open.blocks.push_back(view.block(i));
+      open.checksums.push_back(view.checksum(i));
+    }
+    open.hold = std::make_shared<View>(std::move(view));
+    return open;
+  }
+
+  bool CanReach(const OpenBlocks& open) const {
+    return std::all_of(open.blocks.begin(), open.blocks.end(), [&](const std::byte* block) {
+      return memory_->registry().AddressOf(block, open.block_bytes).has_value();
+    });
+  }
+
   Client* const client_;
+  const std::shared_ptr<DeviceMemoryObserver> memory_;
 };
 
 class ClientSink final : public BlockSink {
@@ -59,8 +88,9 @@ class ClientSink final : public BlockSink {
 
 }  // namespace
 
-std::unique_ptr<BlockSource> SourceOf(Client* client) {
-  return std::make_unique<ClientSource>(client);
+std::unique_ptr<BlockSource> SourceOf(Client* client,
+                                      std::shared_ptr<DeviceMemoryObserver> memory) {
+  return std::make_unique<ClientSource>(client, std::move(memory));
 }
 std::unique_ptr<BlockSink> SinkOf(Client* client) { return std::make_unique<ClientSink>(client); }
 

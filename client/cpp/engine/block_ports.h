@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cpp/client.h"
+#include "client/cpp/engine/host_path.h"
 
 namespace kvarve {
 
@@ -20,13 +21,15 @@ struct OpenBlocks {
   std::vector<const std::byte*> blocks;
   std::vector<uint64_t> checksums;
   std::shared_ptr<void> hold;  // keeps the memory; as short as can be
+  bool is_cut = false;         // fewer than asked for because of room: ask again from there on
+  bool is_writable = false;    // others may write it: what was copied is checked after the copy
 };
 
 class BlockSource {
  public:
   virtual ~BlockSource() = default;
   // What another process leased (`grants`), or else a lease on the leading blocks of `keys` that
-  // are there.
+  // are there. ResourceExhausted: no room now; it will be there when other blocks' holds end.
   virtual absl::StatusOr<OpenBlocks> Open(ClientNamespace ns, std::span<const BlockKey> keys,
                                           const std::optional<GrantSet>& grants,
                                           uint64_t request_id) = 0;
@@ -49,7 +52,10 @@ class BlockSink {
 };
 
 // Over a Client, which must outlive them. A saver's Client should be its own: its puts take long.
-std::unique_ptr<BlockSource> SourceOf(Client* client);
+// `memory`: the Client's observer, for a device that can only read what is registered; blocks that
+// are not registered in place come through staging. Null: the CPU.
+std::unique_ptr<BlockSource> SourceOf(Client* client,
+                                      std::shared_ptr<DeviceMemoryObserver> memory = nullptr);
 std::unique_ptr<BlockSink> SinkOf(Client* client);
 
 }  // namespace kvarve

@@ -46,7 +46,7 @@ StagedBytes BlockSaver::Stage(uint64_t block_bytes, size_t& blocks, absl::Status
 
 absl::Status BlockSaver::Gather(const SaveJob& job, SaveAnswer& answer,
                                 std::vector<Piece>& pieces) {
-  const PageMover& mover = *job.pages;
+  Transfer& mover = *job.pages;
   const uint64_t block_bytes = mover.layout().BlockBytes();
   const uint32_t tokens = mover.layout().tokens, pages = mover.pages_per_block();
   while (answer.blocks < job.keys.size()) {
@@ -55,13 +55,26 @@ absl::Status BlockSaver::Gather(const SaveJob& job, SaveAnswer& answer,
     piece.blocks = job.keys.size() - answer.blocks;
     piece.staged = Stage(block_bytes, piece.blocks, answer.dropped);
     if (piece.blocks == 0) return absl::OkStatus();
-    for (size_t i = 0; i < piece.blocks; ++i) {
-      KV_RETURN_IF_ERROR(
-          mover.Gather(std::span(job.page_ids).subspan((piece.first_block + i) * pages, pages), 0,
-                       tokens, {piece.staged.data + i * block_bytes, block_bytes}));
+    absl::Status started;
+    size_t begun = 0;
+    std::vector<BlockMove> blocks;
+    while (begun < piece.blocks && started.ok()) {
+      blocks.clear();
+      for (size_t i = begun; i < std::min(begun + mover.max_blocks(), piece.blocks); ++i) {
+        blocks.push_back({{piece.staged.data + i * block_bytes, block_bytes},
+                          std::span(job.page_ids).subspan((piece.first_block + i) * pages, pages)});
+      }
+      started = piece.moves.Start(mover, MoveDirection::kGather, blocks, 0, tokens, job.engine,
+                                  /*may_wait=*/false);
+      if (started.ok()) begun += blocks.size();
     }
-    answer.blocks += piece.blocks;
-    pieces.push_back(std::move(piece));
+    if (absl::IsInvalidArgument(started)) return started;
+    piece.blocks = begun;
+    answer.blocks += begun;
+    if (begun > 0) pieces.push_back(std::move(piece));
+    if (started.ok()) continue;
+    answer.dropped = started;
+    return absl::OkStatus();
   }
   answer.dropped = absl::OkStatus();
   return absl::OkStatus();
@@ -184,6 +197,11 @@ void BlockSaver::Put(Piece& piece) {
       return End(piece, absl::OkStatus(),
                  std::vector<PutOutcome>(piece.blocks, PutOutcome::kRejectedParent));
     }
+  }
+  const absl::Status gathered = piece.moves.Wait();
+  if (!gathered.ok()) {
+    MutexLock lock(&mutex_);
+    return End(piece, gathered, {});
   }
   PutChain chain;
   chain.parent = piece.first_block == 0 ? job.parent : job.keys[piece.first_block - 1];

@@ -1,5 +1,6 @@
 // Saves an engine's pages as blocks. Save() gathers in the caller's thread, so that the pages are
-// the engine's again when it returns; one thread in the background puts what was gathered.
+// the engine's again when it returns (a CUDA engine's: for what its stream gets from then on); one
+// thread in the background waits for the gather and puts what was gathered.
 //
 // Without staging for a block, that block and all after it are dropped: what is put is always the
 // leading part. Every save that took a block ends exactly once in Poll(). A gather that fails puts
@@ -22,7 +23,8 @@
 #include "absl/status/statusor.h"
 #include "client/cpp/engine/block_ports.h"
 #include "client/cpp/engine/completions.h"
-#include "gpu/transfer/page_mover.h"
+#include "gpu/transfer/move_set.h"
+#include "gpu/transfer/transfer.h"
 #include "storage/base/mutex.h"
 
 namespace kvarve {
@@ -35,8 +37,9 @@ struct SaveJob {
   std::vector<BlockKey> keys;  // of consecutive whole blocks
   uint64_t request_id = 0;
   uint32_t recompute_us = 0;
-  std::shared_ptr<const PageMover> pages;
+  std::shared_ptr<Transfer> pages;
   std::vector<int64_t> page_ids;  // of all blocks, in order
+  EngineStream engine = 0;        // what wrote the pages, and will write them again
 };
 
 struct SaveAnswer {
@@ -84,6 +87,7 @@ class BlockSaver {
     size_t first_block = 0;
     size_t blocks = 0;
     StagedBytes staged;
+    MoveSet moves;  // into it
   };
   absl::Status Gather(const SaveJob& job, SaveAnswer& answer, std::vector<Piece>& pieces);
   StagedBytes Stage(uint64_t block_bytes, size_t& blocks, absl::Status& dropped);

@@ -131,7 +131,7 @@ class BlockSaverTest : public ::testing::Test {
 
 TEST_F(BlockSaverTest, PutsWhatThePagesHeldWhenSaveReturned) {
   for (int round = 1; round <= 100; ++round) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed_ << " round " << round);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed_ << " round " << round);
     const SaveJob job = Job(round, 1 + random_() % 20);
     std::vector<std::byte> expected;
     for (size_t i = 0; i < job.keys.size(); ++i) {

@@ -10,7 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "gpu/transfer/page_mover.h"
+#include "gpu/transfer/transfer.h"
+#include "gpu/transfer/transfer_testing.h"
 #include "storage/block/block_key.h"
 #include "storage/block/layout.h"
 
@@ -23,18 +24,18 @@ struct TestPages {
   static constexpr int64_t kRow = 16, kHead = 4 * kRow, kPage = 2 * kHead, kLayer = kPages * kPage;
 
   TestPages() : memory(2 * kLayer) {
-    KvView view{.pages = kPages,
-                .page_tokens = 4,
-                .kv_heads = 2,
-                .k_dim = 4,
-                .v_dim = 4,
-                .element_bytes = 2};
+    view = {.pages = kPages,
+            .page_tokens = 4,
+            .kv_heads = 2,
+            .k_dim = 4,
+            .v_dim = 4,
+            .element_bytes = 2};
     for (int layer = 0; layer < 2; ++layer) {
       std::byte* base = memory.data() + layer * kLayer;
       view.layers.push_back(
           {{base, kLayer, kPage, kHead, kRow}, {base + 8, kLayer - 8, kPage, kHead, kRow}});
     }
-    mover = std::make_shared<const PageMover>(PageMover::Create(view, kLayout).value());
+    mover = testing::CpuTransfer(view, kLayout).value();
   }
 
   // Every byte of a block, in the order of the block, as an address in the pages: the oracle.
@@ -59,7 +60,8 @@ struct TestPages {
   }
 
   std::vector<std::byte> memory;
-  std::shared_ptr<const PageMover> mover;
+  KvView view;
+  std::shared_ptr<Transfer> mover;
 };
 
 inline BlockKey KeyOf(uint64_t number) {

@@ -133,6 +133,8 @@ class Engine:
         threads: int = ...,
         verify: bool = ...,
         token_file: str = ...,
+        device: str = ...,
+        load_staging_bytes: int = ...,
         tls_ca_file: str = ...,
         tls_certificate_file: str = ...,
         tls_key_file: str = ...,
@@ -142,20 +144,39 @@ class Engine:
     ) -> None:
         """Has two connections, for loads and for saves. layers: (address, address of the storage, its bytes,
         shape [pages, heads, tokens, K and V], strides in bytes), in the order of the descriptor's layers. `pages`
-        are the engine's; one may be several of the tensors'."""
+        are the engine's; one may be several of the tensors'. `device`: where the tensors lie, "cpu" or "cuda:UUID"; a
+        CUDA engine makes this before its warm-up, and nothing is registered with the driver until its first load,
+        save or results."""
     def wait_ready(self, timeout: float = ...) -> None: ...
     def use_salt(self, client_salt: str) -> None:
         """Another namespace from now on; what was gathered and not yet sent is dropped."""
     def load(
-        self, request: str, keys: Keys, grants: bytes, pages: Sequence[int], first_token: int, end_token: int
+        self,
+        request: str,
+        keys: Keys,
+        grants: bytes,
+        pages: Sequence[int],
+        first_token: int,
+        end_token: int,
+        stream: int = ...,
     ) -> None:
-        """Starts a load of tokens [first_token, end_token) of the blocks of `keys` into `pages`, which hold these."""
+        """Starts a load of tokens [first_token, end_token) of the blocks of `keys` into `pages`, which hold these,
+        behind what the engine's `stream` has."""
     def results(self, wait: float = ...) -> list[tuple[str, str, float]]:
         """(request, error or "", seconds) of each load that ended, once; waits up to `wait` for one or for a save."""
     def save(
-        self, keys: Keys, parent: bytes | None, first_block: int, pages: Sequence[int], access: int
+        self,
+        keys: Keys,
+        parent: bytes | None,
+        first_block: int,
+        pages: Sequence[int],
+        access: int,
+        stream: int = ...,
     ) -> int:
         """Gathers whole blocks now, puts them later. How many found staging; of the others none is put."""
+    @property
+    def host_path(self) -> str:
+        """How blocks come to the device: host, arena, staging or writable."""
     @property
     def pending_saves(self) -> int:
         """Blocks gathered whose put was not answered yet."""

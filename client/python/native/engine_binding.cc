@@ -22,6 +22,7 @@ std::unique_ptr<EngineSide> MakeEngine(const std::string& endpoint, const std::s
                                        uint64_t staging_bytes, double timeout, double put_timeout,
                                        const std::vector<LayerTuple>& layers, uint64_t pages,
                                        const py::dict& descriptor, int threads, bool verify,
+                                       const std::string& device, uint64_t load_staging_bytes,
                                        const py::kwargs& remote) {
   EngineSide::Options options;
   options.client = MakeOptions(endpoint, engine_id, "worker", ranks, name, staging_bytes, timeout,
@@ -33,15 +34,18 @@ std::unique_ptr<EngineSide> MakeEngine(const std::string& endpoint, const std::s
   options.pages = pages;
   options.threads = threads;
   options.verify = verify;
+  options.device = device;
+  options.load_staging_bytes = load_staging_bytes;
   return ValueOrRaise(WithoutGil([&] { return EngineSide::Create(options); }));
 }
 
 void Load(EngineSide& self, const std::string& request, const Keys& keys, const std::string& grants,
-          const std::vector<int64_t>& pages, uint64_t first_token, uint64_t end_token) {
+          const std::vector<int64_t>& pages, uint64_t first_token, uint64_t end_token,
+          uint64_t stream) {
   OkOrRaise(WithoutGil([&]() -> absl::Status {
     absl::StatusOr<GrantSet> set = DecodeGrants(grants);
     if (!set.ok()) return set.status();
-    return self.Load(request, keys.keys, *std::move(set), pages, first_token, end_token);
+    return self.Load(request, keys.keys, *std::move(set), pages, first_token, end_token, stream);
   }));
 }
 
@@ -56,11 +60,11 @@ std::vector<std::tuple<std::string, std::string, double>> Results(EngineSide& se
 }
 
 size_t Save(EngineSide& self, const Keys& keys, const py::object& parent, uint32_t first_block,
-            const std::vector<int64_t>& pages, uint64_t access) {
+            const std::vector<int64_t>& pages, uint64_t access, uint64_t stream) {
   std::optional<BlockKey> before;
   if (!parent.is_none()) before = ToKey(parent);
   return ValueOrRaise(
-      WithoutGil([&] { return self.Save(keys.keys, before, first_block, pages, access); }));
+      WithoutGil([&] { return self.Save(keys.keys, before, first_block, pages, access, stream); }));
 }
 
 py::dict TakeCounts(EngineSide& self) {
@@ -70,6 +74,8 @@ py::dict TakeCounts(EngineSide& self) {
     if (value > 0) dict[name] = value;
   };
   add("load_blocks", counts.load_blocks);
+  const std::string by_path = "host_path_blocks|" + std::string(self.host_path());
+  add(by_path.c_str(), counts.load_blocks);
   add("load_bytes", counts.load_bytes);
   add("save_blocks", counts.save_blocks);
   add("save_bytes", counts.save_bytes);
@@ -86,7 +92,8 @@ void BindEngine(py::module_& module) {
       .def(py::init(&MakeEngine), py::kw_only(), py::arg("endpoint"), py::arg("engine_id"),
            py::arg("ranks"), py::arg("name"), py::arg("staging_bytes"), py::arg("timeout"),
            py::arg("put_timeout"), py::arg("layers"), py::arg("pages"), py::arg("descriptor"),
-           py::arg("threads") = 2, py::arg("verify") = true)
+           py::arg("threads") = 2, py::arg("verify") = true, py::arg("device") = "cpu",
+           py::arg("load_staging_bytes") = uint64_t{256} << 20)
       .def("use_salt", &EngineSide::UseSalt, py::call_guard<py::gil_scoped_release>(),
            py::arg("client_salt"))
       .def(
@@ -97,10 +104,12 @@ void BindEngine(py::module_& module) {
           },
           py::arg("timeout") = 10.0)
       .def("load", &Load, py::arg("request"), py::arg("keys"), py::arg("grants"), py::arg("pages"),
-           py::arg("first_token"), py::arg("end_token"))
+           py::arg("first_token"), py::arg("end_token"), py::arg("stream") = 0)
       .def("results", &Results, py::arg("wait") = 0.0)
       .def("save", &Save, py::arg("keys"), py::arg("parent"), py::arg("first_block"),
-           py::arg("pages"), py::arg("access"))
+           py::arg("pages"), py::arg("access"), py::arg("stream") = 0)
+      .def_property_readonly("host_path",
+                             [](const EngineSide& self) { return std::string(self.host_path()); })
       .def_property_readonly("pending_saves", &EngineSide::pending_saves)
       .def("take_counts", &TakeCounts)
       .def(

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "gpu/device/open_device.h"
 #include "storage/base/clock.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
@@ -78,23 +79,50 @@ absl::StatusOr<std::unique_ptr<EngineSide>> EngineSide::Create(const Options& op
   side->pages_ = options.pages;
   side->split_ = static_cast<uint64_t>(view.pages) / options.pages;
   side->page_tokens_ = view.page_tokens;
-  KV_ASSIGN_OR_RETURN(PageMover mover, PageMover::Create(std::move(view), layout));
-  side->mover_ = std::make_shared<const PageMover>(std::move(mover));
-
-  KV_ASSIGN_OR_RETURN(side->save_client_, Client::Create(options.client));
-  ClientOptions load_options = options.client;
-  load_options.staging_bytes = 0;
-  KV_ASSIGN_OR_RETURN(side->load_client_, Client::Create(load_options));
+  KV_RETURN_IF_ERROR(side->OpenTransfer(options, std::move(view), layout));
+  KV_RETURN_IF_ERROR(side->OpenClients(options));
   BlockLoader::Options loading;
   loading.threads = options.threads;
   loading.verify = options.verify;
   KV_ASSIGN_OR_RETURN(
       side->loader_,
-      BlockLoader::Create(WithFaults(SourceOf(side->load_client_.get()), side->faults_), loading));
+      BlockLoader::Create(
+          WithFaults(SourceOf(side->load_client_.get(), side->observer_), side->faults_), loading));
   side->saver_ = std::make_unique<BlockSaver>(
       WithFaults(SinkOf(side->save_client_.get()), side->faults_, options.descriptor.block_bytes));
   KV_RETURN_IF_ERROR(side->OpenSpaces());
   return side;
+}
+
+absl::Status EngineSide::OpenTransfer(const Options& options, KvView view,
+                                      const BlockLayout& layout) {
+  KV_ASSIGN_OR_RETURN(device_, OpenDevice(options.device));
+  registry_ = std::make_shared<HostRegistry>(device_);
+  if (!device_->info().is_cpu) {
+    observer_ = std::make_shared<DeviceMemoryObserver>(device_->info(), registry_);
+    is_warming_up_ = true;
+  }
+  KV_ASSIGN_OR_RETURN(transfer_, Transfer::Create(device_, registry_, std::move(view), layout, {}));
+  registry_->SetQuiet(is_warming_up_);
+  return absl::OkStatus();
+}
+
+absl::Status EngineSide::OpenClients(const Options& options) {
+  ClientOptions saving = options.client;
+  saving.memory = observer_;
+  KV_ASSIGN_OR_RETURN(save_client_, Client::Create(saving));
+  ClientOptions loading = saving;
+  loading.staging_bytes = device_->info().is_cpu ? 0 : options.load_staging_bytes;
+  KV_ASSIGN_OR_RETURN(load_client_, Client::Create(loading));
+  return absl::OkStatus();
+}
+
+void EngineSide::WarmUpIsOver() {
+  if (std::exchange(is_warming_up_, false)) registry_->SetQuiet(false);
+}
+
+std::string_view EngineSide::host_path() const {
+  return HostPathName(observer_ == nullptr ? HostPath::kHost : observer_->path());
 }
 
 absl::Status EngineSide::WaitReady(int64_t timeout_nanos) {
@@ -131,16 +159,18 @@ std::vector<int64_t> EngineSide::TensorPages(const std::vector<int64_t>& pages,
 
 absl::Status EngineSide::Load(const std::string& request, std::vector<BlockKey> keys,
                               GrantSet grants, const std::vector<int64_t>& pages,
-                              uint64_t first_token, uint64_t end_token) {
+                              uint64_t first_token, uint64_t end_token, EngineStream engine) {
+  WarmUpIsOver();
   KV_RETURN_IF_ERROR(spaces_);
   LoadJob job;
+  job.engine = engine;
   job.id = next_id_;
   job.ns = load_space_;
   job.keys = std::move(keys);
   job.grants = std::move(grants);
-  job.pages = mover_;
+  job.pages = transfer_;
   job.page_ids = TensorPages(pages, first_token);
-  job.page_ids.resize(std::max(job.page_ids.size(), job.keys.size() * mover_->pages_per_block()),
+  job.page_ids.resize(std::max(job.page_ids.size(), job.keys.size() * transfer_->pages_per_block()),
                       -1);
   job.first_token = first_token;
   job.end_token = end_token;
@@ -175,16 +205,18 @@ std::vector<LoadEnd> EngineSide::Results(int64_t wait_nanos) {
 
 absl::StatusOr<size_t> EngineSide::Save(std::vector<BlockKey> keys, std::optional<BlockKey> parent,
                                         uint32_t first_depth, const std::vector<int64_t>& pages,
-                                        uint64_t access) {
+                                        uint64_t access, EngineStream engine) {
+  WarmUpIsOver();
   KV_RETURN_IF_ERROR(spaces_);
   SaveJob job;
+  job.engine = engine;
   job.id = next_id_++;
   job.ns = save_space_;
   job.parent = parent;
   job.first_depth = first_depth;
   job.keys = std::move(keys);
   job.request_id = access;
-  job.pages = mover_;
+  job.pages = transfer_;
   job.page_ids = TensorPages(pages, 0);
   KV_ASSIGN_OR_RETURN(const SaveAnswer answer, saver_->Save(job));
   counts_.save_dropped_blocks += job.keys.size() - answer.blocks;
@@ -218,6 +250,7 @@ EngineCounts EngineSide::TakeCounts() {
 }
 
 void EngineSide::Close(int64_t wait_nanos) {
+  WarmUpIsOver();  // what is unmapped is unregistered first
   loader_->Stop();
   saver_->Drain(wait_nanos);
   saver_->Stop();

@@ -19,8 +19,10 @@
 #include "client/cpp/client.h"
 #include "client/cpp/engine/block_loader.h"
 #include "client/cpp/engine/block_saver.h"
+#include "client/cpp/engine/host_path.h"
 #include "client/python/native/fault_ports.h"
-#include "gpu/transfer/page_mover.h"
+#include "gpu/device/device.h"
+#include "gpu/transfer/transfer.h"
 
 namespace kvarve::python {
 
@@ -55,10 +57,17 @@ class EngineSide {
     uint64_t pages = 0;               // of the engine; each may be several of the tensors'
     int threads = 2;
     bool verify = true;
+    // Where the tensors lie: "cpu", or "cuda:UUID" (gpu/device/open_device.h). Addresses are that
+    // device's. For CUDA: call it before the engine's warm-up; from then on nothing is registered
+    // until the first Load, Save or Results, because the engine may be capturing graphs.
+    std::string device = "cpu";
+    uint64_t load_staging_bytes = 256ull << 20;  // CUDA: for blocks that it cannot read in place
   };
   // InvalidArgument: tensors that do not hold what the descriptor says, or reach outside their
-  // storage.
+  // storage. OpenDevice's errors.
   static absl::StatusOr<std::unique_ptr<EngineSide>> Create(const Options& options);
+
+  ~EngineSide() { WarmUpIsOver(); }
 
   // Until both connections are up; DeadlineExceeded. Without them loads fail and saves find no
   // staging.
@@ -73,14 +82,17 @@ class EngineSide {
   // just these. The load's end comes out of Results() once; an error here means that it did not
   // start.
   absl::Status Load(const std::string& request, std::vector<BlockKey> keys, GrantSet grants,
-                    const std::vector<int64_t>& pages, uint64_t first_token, uint64_t end_token);
+                    const std::vector<int64_t>& pages, uint64_t first_token, uint64_t end_token,
+                    EngineStream engine = 0);
   // Loads that ended. With `wait_nanos`, waits for the end of one or of a save when there is none
   // yet.
   std::vector<LoadEnd> Results(int64_t wait_nanos);
   // Gathers whole blocks from `pages` now, puts them later. How many found staging.
   absl::StatusOr<size_t> Save(std::vector<BlockKey> keys, std::optional<BlockKey> parent,
                               uint32_t first_depth, const std::vector<int64_t>& pages,
-                              uint64_t access);
+                              uint64_t access, EngineStream engine = 0);
+  // "host", "arena", "staging" or "writable" (gpu/transfer/host_registry.h).
+  std::string_view host_path() const;
   size_t pending_saves() const { return saver_->pending_blocks(); }
   EngineCounts TakeCounts();
   FaultPlan& faults() { return *faults_; }
@@ -89,6 +101,9 @@ class EngineSide {
 
  private:
   explicit EngineSide(const Options& options) : descriptor_(options.descriptor) {}
+  absl::Status OpenTransfer(const Options& options, KvView view, const BlockLayout& layout);
+  absl::Status OpenClients(const Options& options);
+  void WarmUpIsOver();
   std::vector<int64_t> TensorPages(const std::vector<int64_t>& pages,
                                    uint64_t skipped_tokens) const;
   void CountSaves();
@@ -98,9 +113,14 @@ class EngineSide {
   uint64_t split_ = 1;        // the tensors' pages a page of the engine
   uint64_t page_tokens_ = 0;  // of a tensor's page
   uint64_t pages_ = 0;        // of the engine
-  std::shared_ptr<const PageMover> mover_;
+  // Outlive the clients, whose memory they know, and these outlive what uses them.
+  std::shared_ptr<ComputeDevice> device_;
+  std::shared_ptr<HostRegistry> registry_;
+  std::shared_ptr<DeviceMemoryObserver> observer_;  // null on the CPU
+  bool is_warming_up_ = false;
+  std::shared_ptr<Transfer> transfer_;
   const std::shared_ptr<FaultPlan> faults_ = std::make_shared<FaultPlan>();
-  std::unique_ptr<Client> load_client_, save_client_;  // outlive what uses them
+  std::unique_ptr<Client> load_client_, save_client_;
   ClientNamespace load_space_ = 0, save_space_ = 0;
   absl::Status spaces_ = absl::OkStatus();  // of opening them
   std::unique_ptr<BlockLoader> loader_;

@@ -12,6 +12,7 @@ from kvarve.chain import Part
 from kvarve.connectors.vllm import worker as module
 from kvarve.connectors.vllm.messages import Job, Metadata
 from kvarve.connectors.vllm.settings import Settings
+from kvarve.devices import device_name, stream_source
 
 SPEC = FullAttentionSpec(block_size=32, num_kv_heads=4, head_size=64, dtype=torch.bfloat16)
 
@@ -35,7 +36,8 @@ class FakeEngine:
         ended, self.ended = self.ended, []
         return ended
 
-    def save(self, keys, parent, first, pages, access):
+    def save(self, keys, parent, first, pages, access, stream):
+        assert stream == 0
         if parent == "bad":
             raise Error("gather")
         taken = min(len(keys), self.staging)
@@ -102,6 +104,15 @@ def test_registering(worker):
 def test_what_cannot_be_registered(make, tensors, reason):
     with pytest.raises(ValueError, match=reason):
         make(tensors)
+
+
+def test_devices_that_are_known():
+    cpu, meta = torch.empty(1), torch.empty(1, device="meta")
+    assert device_name([cpu, cpu], "cpu") == "cpu" and stream_source(cpu)() == 0
+    for tensors, wanted, reason in (([cpu], "cuda", "on cpu, where device is cuda"), ([meta], "cpu", "on meta"),
+                                    ([cpu, meta], "cpu", "several devices")):
+        with pytest.raises(ValueError, match=reason):
+            device_name(tensors, wanted)
 
 
 def test_a_load_is_reported_once(worker):

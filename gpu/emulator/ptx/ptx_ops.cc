@@ -299,6 +299,23 @@ struct AtomicAdd {
   }
 };
 
+bool CopyAsync(Runner& r, Thread& t, const Instruction& i) {
+  return r.CopyAsync(t, i, Get<uint64_t>(t, i.operands[2]));
+}
+bool CommitCopies(Runner& r, Thread& t, const Instruction&) { return r.CommitCopies(t), true; }
+bool WaitForCopies(Runner& r, Thread& t, const Instruction& i) {
+  return r.WaitForCopies(t, Get<uint64_t>(t, i.operands[0])), true;
+}
+
+// The words behind cp.async; `variant` a for .ca, g for .cg, which takes 16 bytes alone.
+Handler FindCopy(const std::vector<std::string>& parts, Instruction* i) {
+  if (parts.size() == 3 && parts[2] == "commit_group") return &CommitCopies;
+  if (parts.size() == 3 && parts[2] == "wait_group") return &WaitForCopies;
+  if (parts.size() != 5 || parts[3] != "shared" || parts[4] != "global") return nullptr;
+  i->variant = static_cast<uint8_t>(parts[2] == "ca" ? 'a' : 'g');
+  return parts[2] == "ca" || parts[2] == "cg" ? &CopyAsync : nullptr;
+}
+
 bool Nothing(Runner&, Thread&, const Instruction&) { return true; }
 
 // "global", "v2", …: what an access says besides its type.
@@ -344,6 +361,7 @@ bool FindHandler(const std::vector<std::string>& parts, Instruction* i) {
   if (name == "st" && AccessWords(parts, i)) i->run = OfType<Store>(i->type);
   if (name == "atom" && has("add") && i->type.kind != 'f' && AccessWords(parts, i))
     i->run = OfType<AtomicAdd>(i->type);
+  if (name == "cp" && words >= 2 && parts[1] == "async") i->run = FindCopy(parts, i);
   if (name == "mov" && typed) i->run = OfType<Move>(i->type);
   if (name == "cvta" && has("to") && has("global")) i->run = OfType<Move>(i->type);
   if (name == "add" && arithmetic) i->run = OfType<Add>(i->type);

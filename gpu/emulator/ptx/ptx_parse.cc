@@ -189,7 +189,7 @@ class Parser {
     }
     // A result goes to a register; several, where the handler knows of them.
     const bool vectors = parts[0] == "ld" || parts[0] == "st" || parts[0] == "mov";
-    const bool has_result = instruction.operand_count > 0 && parts[0] != "st" &&
+    const bool has_result = instruction.operand_count > 0 && parts[0] != "st" && parts[0] != "cp" &&
                             (instruction.flow == Flow::kNext || instruction.flow == Flow::kShuffle);
     if ((has_result && instruction.operands[0].reg == -1 && parts[0] != "membar") ||
         (instruction.element_count > 0 && !vectors) ||

@@ -44,7 +44,8 @@ void Runner::RunBlock(const Entry& entry, const Grid& grid, uint32_t block) {
   block_ = block;
   live_ = grid.threads;
   shared_.assign(entry.shared_bytes, std::byte{0xFF});
-  shared_written_.assign(entry.shared_bytes, false);
+  shared_state_.assign(entry.shared_bytes, Shared::kUnwritten);
+  copies_.assign(grid.threads, {});
   std::fill(registers_.begin(), registers_.end(), 0xdeadbeefdeadbeef);  // nobody's value
   std::fill(origins_.begin(), origins_.end(), 0);
   for (uint32_t i = 0; i < grid.threads; ++i) {
@@ -201,9 +202,12 @@ std::byte* Runner::AccessShared(Thread& thread, const Instruction& instruction, 
   }
   for (uint64_t i = address; i < address + bytes; ++i) {
     if (write) {
-      shared_written_[i] = true;
-    } else if (!shared_written_[i]) {
-      Fault(thread, instruction, "reads shared memory that nobody wrote");
+      shared_state_[i] = Shared::kWritten;
+    } else if (shared_state_[i] != Shared::kWritten) {
+      Fault(thread, instruction,
+            shared_state_[i] == Shared::kUnwritten
+                ? "reads shared memory that nobody wrote"
+                : "reads shared memory that an asynchronous copy has yet to write");
       return nullptr;
     }
   }
@@ -238,6 +242,37 @@ std::byte* Runner::AccessGlobal(Thread& thread, const Instruction& instruction, 
     traffic_.asked += bytes;
   }
   return reinterpret_cast<std::byte*>(address);
+}
+
+bool Runner::CopyAsync(Thread& thread, const Instruction& i, uint64_t bytes) {
+  const Operand &to = i.operands[0], &from = i.operands[1];
+  const uint64_t shared = (to.value + (to.reg >= 0 ? thread.registers[to.reg] : 0)) & 0xffffffff;
+  const uint64_t global = from.value + (from.reg >= 0 ? thread.registers[from.reg] : 0);
+  const bool known = bytes == 16 || (i.variant == 'a' && (bytes == 4 || bytes == 8));
+  if (!known) return Fault(thread, i, absl::StrFormat("an asynchronous copy of %d bytes", bytes));
+  if (shared % bytes != 0 || global % bytes != 0)
+    return Fault(thread, i, absl::StrFormat("misaligned access of %d bytes", bytes));
+  const auto size = static_cast<uint32_t>(bytes);
+  const std::byte* const source =
+      AccessGlobal(thread, i, global, from.reg >= 0 ? thread.origins[from.reg] : 0, size, false);
+  if (source == nullptr || AccessShared(thread, i, shared, size, true) == nullptr) return false;
+  std::fill_n(shared_state_.begin() + static_cast<ptrdiff_t>(shared), bytes, Shared::kOnItsWay);
+  PendingCopies& copies = copies_[thread.number];
+  copies.list.push_back({shared, source, bytes, copies.groups});
+  return true;
+}
+
+void Runner::CommitCopies(Thread& thread) { ++copies_[thread.number].groups; }
+
+void Runner::WaitForCopies(Thread& thread, uint64_t groups_left) {
+  PendingCopies& copies = copies_[thread.number];
+  std::erase_if(copies.list, [&](const PendingCopy& copy) {
+    if (copy.group + groups_left >= copies.groups) return false;
+    std::copy_n(copy.from, copy.bytes, shared_.begin() + static_cast<ptrdiff_t>(copy.to));
+    std::fill_n(shared_state_.begin() + static_cast<ptrdiff_t>(copy.to), copy.bytes,
+                Shared::kWritten);
+    return true;
+  });
 }
 
 void Runner::CloseTraffic() {

@@ -58,6 +58,11 @@ class Runner {
   std::byte* Access(Thread& thread, const Instruction& instruction, const Operand& address,
                     uint32_t bytes, bool write);
   bool Fault(const Thread& thread, const Instruction& instruction, const std::string& why);
+  // cp.async: the copy is done when it is waited for, not before; until then what is there may not
+  // be read.
+  bool CopyAsync(Thread& thread, const Instruction& instruction, uint64_t bytes);
+  void CommitCopies(Thread& thread);
+  void WaitForCopies(Thread& thread, uint64_t groups_left);
   // The allocation that holds an address, for a pointer that comes out of memory; 0: none.
   uint32_t OriginOf(uint64_t address) const;
 
@@ -79,7 +84,18 @@ class Runner {
   std::vector<uint64_t> registers_;
   std::vector<uint32_t> origins_;
   std::vector<std::byte> shared_;
-  std::vector<bool> shared_written_;
+  enum class Shared : uint8_t { kUnwritten, kWritten, kOnItsWay };
+  std::vector<Shared> shared_state_;
+  struct PendingCopy {
+    uint64_t to = 0;
+    const std::byte* from = nullptr;
+    uint64_t bytes = 0, group = 0;
+  };
+  struct PendingCopies {
+    uint64_t groups = 0;  // committed
+    std::vector<PendingCopy> list;
+  };
+  std::vector<PendingCopies> copies_;  // by thread
   uint32_t block_ = 0, live_ = 0;
   uint64_t steps_left_ = 0;
   std::string fault_;

@@ -12,6 +12,7 @@ COUNTERS = {
     "save_blocks": "Blocks that kvarve took or had.", "save_bytes": "Bytes given to kvarve.",
     "save_dropped_blocks": "Blocks not saved for want of staging.",
     "save_failed_blocks": "Blocks that kvarve refused or did not answer.",
+    "host_path_blocks": "Blocks read, by how they came to the device: host, arena, staging, writable.",
     "bypass": "Requests neither read nor written, by reason."}
 GAUGES = {"pending_saves": "Saves not yet answered.", "passive": "1: unused, for this reason."}
 
@@ -43,7 +44,7 @@ class PromMetrics(KVConnectorPromMetrics):
                 REGISTRY.unregister(collector)
         self.metrics = {
             name: types[kind](name="kvarve_connector_" + name, documentation=text,
-                              labelnames=labels + ["reason"] * (name in ("bypass", "passive")))
+                              labelnames=labels + ["reason"] * (name in ("bypass", "host_path_blocks", "passive")))
             for kind, table in ((Counter, COUNTERS), (Gauge, GAUGES))
             for name, text in table.items()}
 

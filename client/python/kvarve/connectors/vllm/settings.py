@@ -35,6 +35,8 @@ class Settings:
     hold_ms: int = _in(5000, 0, 60_000)  # what was found waits so long for room in the engine
     staging_bytes: int = _in(256 << 20, 1 << 20, 1 << 40)  # of a worker, for saves
     loader_threads: int = _in(2, 1, 16)
+    device: str = _of("cpu", "cuda")  # where the pages may lie; elsewhere: passive
+    load_staging_bytes: int = _in(256 << 20, 1 << 20, 1 << 40)  # of a CUDA worker that cannot read the arena in place
     faults: bool = False  # for tests: obeys `kvarve.fault` of requests
 
     def remote(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from kvarve import Engine, Error
 from kvarve.chain import Part
 from kvarve.connectors.vllm import identity
 from kvarve.connectors.vllm.messages import Job, Metadata, Report
+from kvarve.devices import device_name, layers_of, stream_source
 
 logger = init_logger("vllm.kvarve.worker")
 
@@ -27,19 +28,15 @@ class Worker:
         caches = [kv_caches[name] for name in names if name in kv_caches]
         if not len(names) == len(kv_caches) == len({cache.data_ptr() for cache in caches}):
             raise ValueError("the registered layers are not the KV group's")
-        if {cache.device.type for cache in caches} != {"cpu"}:
-            raise ValueError("KV pages outside host memory")
         self.descriptor = identity.descriptor(config, kv_cache_config, settings, *self.rank)
-        layers = [(cache.data_ptr(), cache.untyped_storage().data_ptr(),
-                   cache.untyped_storage().nbytes(), cache.shape,
-                   [stride * cache.element_size() for stride in cache.stride()])
-                  for cache in caches]
+        self.stream = stream_source(caches[0])
         self.engine = Engine(
-            layers=layers, pages=kv_cache_config.num_blocks, descriptor=self.descriptor,
+            layers=layers_of(caches), pages=kv_cache_config.num_blocks, descriptor=self.descriptor,
             threads=settings.loader_threads, verify=settings.verify, endpoint=settings.endpoint,
             engine_id=config.kv_transfer_config.engine_id, name="vllm worker", staging_bytes=settings.staging_bytes,
             ranks=(config.parallel_config.data_parallel_index, *self.rank), **settings.remote(),
-            timeout=settings.lookup_timeout_ms / 1e3, put_timeout=settings.put_timeout_ms / 1e3)
+            timeout=settings.lookup_timeout_ms / 1e3, put_timeout=settings.put_timeout_ms / 1e3,
+            device=device_name(caches, settings.device), load_staging_bytes=settings.load_staging_bytes)
         self.salt, self.told = "", 0  # pending saves, as the scheduler knows
         self.loading: set[str] = set()
         self.failed: set[str] = set()  # loads that did not start
@@ -64,7 +61,7 @@ class Worker:
         self._inject(load.fault, load.part, "load")
         skipped = load.part.first * self.descriptor["block_tokens"]
         self.engine.load(load.req_id, load.part.keys, grants, load.part.pages,
-                         load.first_token - skipped, load.end_token - skipped)
+                         load.first_token - skipped, load.end_token - skipped, self.stream())
 
     def _inject(self, fault: dict, part: Part, step: str) -> None:
         """Faults of a test: {"fail_load": block, "delay_load_ms": ms, "flip_save": block}."""
@@ -79,7 +76,7 @@ class Worker:
             part = save.part
             try:
                 self._inject(save.fault, part, "save")
-                taken = self.engine.save(part.keys, part.parent, part.first, part.pages, save.access)
+                taken = self.engine.save(part.keys, part.parent, part.first, part.pages, save.access, self.stream())
             except Error as error:
                 logger.warning("kvarve: a save of %s failed: %s", save.req_id, error)
                 continue

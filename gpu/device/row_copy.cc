@@ -1,4 +1,4 @@
-#include "gpu/transfer/row_copy.h"
+#include "gpu/device/row_copy.h"
 
 #include <atomic>
 #include <cstring>

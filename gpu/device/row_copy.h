@@ -1,8 +1,8 @@
 // Copies rows at a stride around the cache: the inner loop of the CPU's movers. Vectorised where
 // the rows are whole 32-byte pieces and aligned for it, memcpy otherwise; the CPU is asked at run
 // time. THREADS: any.
-#ifndef KVARVE_GPU_TRANSFER_ROW_COPY_H_
-#define KVARVE_GPU_TRANSFER_ROW_COPY_H_
+#ifndef KVARVE_GPU_DEVICE_ROW_COPY_H_
+#define KVARVE_GPU_DEVICE_ROW_COPY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -24,4 +24,4 @@ void StreamFence();
 
 }  // namespace kvarve
 
-#endif  // KVARVE_GPU_TRANSFER_ROW_COPY_H_
+#endif  // KVARVE_GPU_DEVICE_ROW_COPY_H_

@@ -1,5 +1,5 @@
 // Random geometries against an oracle that copies element by element, bytes of everything compared.
-#include "gpu/transfer/page_mover.h"
+#include "gpu/transfer/transfer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,12 +13,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "gpu/transfer/transfer_testing.h"
 #include "storage/base/abseil.h"
 
 namespace kvarve {
 namespace {
 
+using testing::CpuTransfer;
 using ::testing::HasSubstr;
+using testing::MoveNow;
+
 // From the begin of a cache line on, so that vectorised loops are met whenever rows allow it.
 template <typename T>
 struct LineAllocator {
@@ -143,20 +147,20 @@ void EachByte(const Engine& engine, std::span<const int64_t> pages, uint32_t beg
   ASSERT_EQ(at, block.size());
 }
 
-TEST(PageMoverTest, GatherAndScatterEqualTheOracle) {
+TEST(TransferTest, GatherAndScatterEqualTheOracle) {
   const uint64_t seed = 20261130;
   std::mt19937_64 random(seed);
   for (int round = 0; round < 1500; ++round) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed << " round " << round);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " round " << round);
     Engine engine = RandomEngine(random);
-    auto mover = PageMover::Create(engine.view, engine.layout);
+    auto mover = CpuTransfer(engine.view, engine.layout);
     ASSERT_TRUE(mover.ok()) << mover.status();
-    ASSERT_EQ(mover->pages_per_block(), engine.pages_per_block);
+    ASSERT_EQ((*mover)->pages_per_block(), engine.pages_per_block);
     std::vector<int64_t> pages = RandomPages(engine, random);
     uint32_t begin = random() % (engine.layout.tokens + 1),
              end = random() % (engine.layout.tokens + 1);
     if (begin > end) std::swap(begin, end);
-    if (round % 3 == 0) begin = 0, end = engine.layout.tokens;
+    if (round % 3 == 0 || begin == end) begin = 0, end = engine.layout.tokens;
 
     Bytes block(engine.layout.BlockBytes());
     Fill(block, random);
@@ -170,7 +174,7 @@ TEST(PageMoverTest, GatherAndScatterEqualTheOracle) {
       if ((i + 1) * engine.view.page_tokens <= begin || i * engine.view.page_tokens >= end)
         ids[i] = -1;
     }
-    ASSERT_TRUE(mover->Gather(ids, begin, end, block).ok());
+    ASSERT_TRUE(MoveNow(**mover, MoveDirection::kGather, ids, begin, end, block).ok());
     ASSERT_TRUE(block == expected_block);
     ASSERT_TRUE(engine.memory == before);
 
@@ -178,13 +182,13 @@ TEST(PageMoverTest, GatherAndScatterEqualTheOracle) {
     EachByte(engine, pages, begin, end, block, [](std::byte& page, std::byte b) { page = b; });
     const Bytes expected_memory = engine.memory;
     std::copy(before.begin(), before.end(), engine.memory.begin());
-    ASSERT_TRUE(mover->Scatter(block, ids, begin, end).ok());
+    ASSERT_TRUE(MoveNow(**mover, MoveDirection::kScatter, ids, begin, end, block).ok());
     ASSERT_TRUE(engine.memory == expected_memory);
   }
 }
 
 // Large enough for runs that go around the cache, in the two layouts that coalesce most and least.
-TEST(PageMoverTest, LongRuns) {
+TEST(TransferTest, LongRuns) {
   const uint64_t seed = 77;
   std::mt19937_64 random(seed);
   for (const bool fused : {false, true}) {
@@ -208,30 +212,30 @@ TEST(PageMoverTest, LongRuns) {
             {{base, 245760, 49152, 16384, 128}, {base + 245760, 245760, 49152, 16384, 128}});
       }
     }
-    auto mover = PageMover::Create(engine.view, engine.layout);
+    auto mover = CpuTransfer(engine.view, engine.layout);
     ASSERT_TRUE(mover.ok()) << mover.status();
     const int64_t pages[] = {3, 1};
     Bytes block(engine.layout.BlockBytes()), expected(block.size());
     EachByte(engine, pages, 0, 256, expected, [](std::byte page, std::byte& b) { b = page; });
-    ASSERT_TRUE(mover->Gather(pages, 0, 256, block).ok());
+    ASSERT_TRUE(MoveNow(**mover, MoveDirection::kGather, pages, 0, 256, block).ok());
     ASSERT_TRUE(block == expected);
     Fill(block, random);
     const Bytes before = engine.memory;
     EachByte(engine, pages, 100, 256, block, [](std::byte& page, std::byte b) { page = b; });
     const Bytes expected_memory = engine.memory;
     std::copy(before.begin(), before.end(), engine.memory.begin());
-    ASSERT_TRUE(mover->Scatter(block, pages, 100, 256).ok());
+    ASSERT_TRUE(MoveNow(**mover, MoveDirection::kScatter, pages, 100, 256, block).ok());
     ASSERT_TRUE(engine.memory == expected_memory);
   }
 }
 
-TEST(PageMoverTest, NothingMovesWhenAnythingIsWrong) {
+TEST(TransferTest, NothingMovesWhenAnythingIsWrong) {
   std::mt19937_64 random(3);
   Engine engine;
   do {
     engine = RandomEngine(random);
   } while (engine.pages_per_block < 3 || engine.view.page_tokens < 2);
-  auto mover = PageMover::Create(engine.view, engine.layout);
+  auto mover = CpuTransfer(engine.view, engine.layout);
   ASSERT_TRUE(mover.ok());
   const uint32_t n = engine.pages_per_block, tokens = engine.layout.tokens;
   std::vector<int64_t> good = RandomPages(engine, random);
@@ -249,6 +253,7 @@ TEST(PageMoverTest, NothingMovesWhenAnythingIsWrong) {
       {"of a block of", good, 1, 0},
       {"of a block of", good, 0, tokens + 1},
       {"of a block of", good, ~0u, ~0u},
+      {"a move of 1 blocks, tokens", good, 1, 1},
       {"bytes where the layout has", good, 0, tokens, true},
   };
   for (const int64_t bad : {int64_t{-1}, engine.view.pages, std::numeric_limits<int64_t>::max(),
@@ -261,15 +266,13 @@ TEST(PageMoverTest, NothingMovesWhenAnythingIsWrong) {
   for (const Case& c : cases) {
     for (const bool scatter : {false, true}) {
       Bytes& buffer = c.wrong_size ? longer : block;
-      const absl::Status status = scatter ? mover->Scatter(buffer, c.pages, c.begin, c.end)
-                                          : mover->Gather(c.pages, c.begin, c.end, buffer);
+      const auto direction = scatter ? MoveDirection::kScatter : MoveDirection::kGather;
+      const absl::Status status = MoveNow(**mover, direction, c.pages, c.begin, c.end, buffer);
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(ToStd(status.message()), HasSubstr(c.text));
       EXPECT_TRUE(engine.memory == memory && block == zeros);
     }
   }
-  EXPECT_TRUE(mover->Scatter(block, good, tokens, tokens).ok())
-      << "an empty range is nothing to do";
   EXPECT_TRUE(engine.memory == memory);
 }
 
