@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "client/cli/context.h"
+#include "gpu/device/device.h"
 
 namespace kvarve::cli {
 
@@ -38,6 +40,8 @@ struct HostView {
 void CheckSocket(const std::string& path, Findings* findings);
 // Pages, locked memory, socket buffers, io_uring.
 void CheckHost(const HostView& host, Findings* findings);
+// What ListCudaDevices says, or why there is no driver.
+void CheckGpus(const absl::StatusOr<std::vector<ComputeDeviceInfo>>& devices, Findings* findings);
 // Memory that the daemon may take against what the host has, versions, leases. `status` is its
 // answer to "status".
 void CheckDaemon(const Json& status, const HostView& host, Findings* findings);

@@ -9,6 +9,8 @@
 #include "client/cli/context.h"
 #include "client/cli/doctor.h"
 #include "client/cli/output.h"
+#include "gpu/device/cuda_device.h"
+#include "gpu/device/driver.h"
 
 namespace kvarve::cli {
 namespace {
@@ -60,6 +62,8 @@ void Examine(const Context& context, const DoctorFlags& flags, Findings* finding
   if (context.endpoint.starts_with(kUnixScheme))
     CheckSocket(context.endpoint.substr(kUnixScheme.size()), findings);
   CheckHost(host, findings);
+  const absl::StatusOr<const cuda::Driver*> driver = cuda::LoadDriver();
+  CheckGpus(driver.ok() ? ListCudaDevices(**driver) : driver.status(), findings);
   const absl::StatusOr<std::unique_ptr<Client>> client = Connect(context);
   if (!client.ok()) {
     const std::string text(client.status().message());

@@ -58,6 +58,21 @@ class DoctorTest : public ::testing::Test {
 
 constexpr char kShmem[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 
+TEST_F(DoctorTest, GpusAndWhatTheirDriverLacks) {
+  CheckGpus(absl::NotFoundError("no CUDA driver on this host"), &findings_);
+  EXPECT_EQ(Expect(findings_, "GPUs", Level::kOk).text, "no CUDA driver on this host");
+  findings_.clear();
+  CheckGpus(absl::FailedPreconditionError("the driver speaks CUDA 12.4"), &findings_);
+  Expect(findings_, "GPUs", Level::kWarning);
+  findings_.clear();
+  ComputeDeviceInfo device;
+  device.name = "some GPU", device.uuid = "GPU-1", device.compute_major = 9;
+  device.driver_version = 13010;
+  CheckGpus(std::vector<ComputeDeviceInfo>{device}, &findings_);
+  EXPECT_EQ(Expect(findings_, "GPU GPU-1", Level::kOk).text,
+            "some GPU, compute 9.0, driver of CUDA 13.1: blocks come through staging");
+}
+
 TEST_F(DoctorTest, PagesAreGoodWhenEitherKindIsThere) {
   Write("/proc/meminfo", "HugePages_Total:     100\nHugePages_Free:       60\n");
   Write(kShmem, "always within_size advise [never] deny force\n");

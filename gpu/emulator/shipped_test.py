@@ -39,9 +39,10 @@ def main():
     wrong = [path for path in shipped if any(mark in symbols(path) for mark in MARKS)]
     wrong = [f"{path}: links the emulator" for path in wrong] + too_large(os.path.dirname(os.path.abspath(__file__)))
     print("\n".join(wrong))
-    if MARKS[0] not in symbols(build + "/tests/shim_test"):
-        print("the mark is not found where the emulator is: this test sees nothing")
-        return 1
+    for mark, test in ((MARKS[0], "shim_test"), (MARKS[2], "cuda_device_test")):
+        if mark not in symbols(f"{build}/tests/{test}"):
+            print(f"{mark} is not found in {test}, where it is: this test sees nothing")
+            return 1
     if len(shipped) < 2:
         print(f"only {shipped} in {build}")
         return 1
