@@ -2,12 +2,37 @@
 
 import difflib
 import os
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Mapping, TypeVar, get_type_hints
 
 T = TypeVar("T")
 _WORDS = {"1": True, "true": True, "yes": True, "on": True,
           "0": False, "false": False, "no": False, "off": False}
+
+
+def in_range(default: int, low: int, high: int) -> Any:
+    return field(default=default, metadata={"range": (low, high)})
+
+
+def one_of(default: str, *others: str) -> Any:
+    return field(default=default, metadata={"choices": (default, *others)})
+
+
+@dataclass(frozen=True)
+class RemoteSettings:
+    # For the kvarved of another host, kvarves://HOST:PORT (kvarve://: plaintext, to this host only unless allowed).
+    token_file: str = ""
+    tls_ca_file: str = ""
+    tls_certificate_file: str = ""
+    tls_key_file: str = ""
+    tls_server_name: str = ""  # that its certificate must have, when not the endpoint's
+    insecure_plaintext_off_loopback: bool = False
+    hedge_reads: bool = False  # a read that takes longer than most did is asked for once more
+
+    def remote(self) -> dict[str, Any]:
+        """What reaches another host, as arguments of Client and Engine."""
+        return {name: value for name, value in vars(self).items()
+                if name.startswith("tls_") or name in ("token_file", "insecure_plaintext_off_loopback", "hedge_reads")}
 
 
 def _convert(name: str, kind: type, value: Any) -> Any:
@@ -42,13 +67,13 @@ def read(cls: type[T], given: Mapping[str, Any], environ: Mapping[str, str] | No
               for name, kind in kinds.items() if environ.get("KVARVE_" + name.upper())}
     values.update({name: _convert(name, kinds[name], value) for name, value in given.items()})
     settings = cls(**values)
-    for field in fields(cls):  # type: ignore[arg-type]
-        value = getattr(settings, field.name)
-        if (choices := field.metadata.get("choices")) and value not in choices:
-            raise ValueError(f"kvarve: {field.name} is one of {', '.join(choices)}, not {value!r}")
-        low, high = field.metadata.get("range", (value, value))
+    for declared in fields(cls):  # type: ignore[arg-type]
+        value = getattr(settings, declared.name)
+        if (choices := declared.metadata.get("choices")) and value not in choices:
+            raise ValueError(f"kvarve: {declared.name} is one of {', '.join(choices)}, not {value!r}")
+        low, high = declared.metadata.get("range", (value, value))
         if not low <= value <= high:
-            raise ValueError(f"kvarve: {field.name} lies in {low}..{high}, not at {value}")
+            raise ValueError(f"kvarve: {declared.name} lies in {low}..{high}, not at {value}")
     return settings
 
 
