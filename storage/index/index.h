@@ -66,8 +66,10 @@ class Index {
   ~Index();
 
   // Longest prefix: how many leading keys are live in `ns`. Writes their ids to `out` when not null
-  // (room for keys.size()). Prefetches in batches.
-  size_t FindPrefix(NamespaceIndex ns, std::span<const BlockKey> keys, EntryId* out) const;
+  // (room for keys.size()). Prefetches in batches. `before`, a hint: where the key before them was
+  // found.
+  size_t FindPrefix(NamespaceIndex ns, std::span<const BlockKey> keys, EntryId* out,
+                    EntryId before = kNoEntry) const;
   EntryId Find(NamespaceIndex ns, const BlockKey& key) const;
 
   // Adds a live entry with no leases. `parent`: key claimed as parent, null for a root; linked by

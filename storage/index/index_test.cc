@@ -121,6 +121,7 @@ class IndexModelTest : public ::testing::Test {
       const bool present = it != model_.live.end() && it->first.first == ns && !random_.OneIn(50);
       keys.push_back(present ? BlockKey{it->first.second} : KeyOf(random_.Below(kKeys)));
     }
+    if (random_.OneIn(4)) keys = NeighboursAndOthers(ns);
     std::vector<EntryId> expected;
     for (const BlockKey& key : keys) {
       const Model::Record* record = model_.Find(ns, key);
@@ -132,6 +133,26 @@ class IndexModelTest : public ::testing::Test {
     EXPECT_EQ(index_.FindPrefix(ns, keys, nullptr), hits);
     found.resize(hits);
     ASSERT_EQ(found, expected);
+    // A hint changes nothing, wherever it points.
+    const auto before = static_cast<EntryId>(random_.Below(2 * kMaxEntries));
+    std::fill(found.begin(), found.end(), kNoEntry);
+    ASSERT_EQ(index_.FindPrefix(ns, keys, found.data(), before), hits);
+    ASSERT_EQ(found, expected);
+  }
+
+  // Keys in the order of their cells, as a chain has them that was put at once; now and then one is
+  // left out, or another comes in between.
+  std::vector<BlockKey> NeighboursAndOthers(NamespaceIndex ns) {
+    std::map<EntryId, BlockKey> by_id;
+    for (const auto& [name, record] : model_.live) {
+      if (name.first == ns) by_id[record.id] = BlockKey{name.second};
+    }
+    std::vector<BlockKey> keys;
+    for (const auto& [id, key] : by_id) {
+      if (random_.OneIn(40)) keys.push_back(KeyOf(random_.Below(kKeys)));
+      if (!random_.OneIn(40)) keys.push_back(key);
+    }
+    return keys;
   }
 
   std::map<Model::Name, Model::Record>::iterator AnyLive() {

@@ -9,7 +9,8 @@ from daemon import Daemon
 BLOCK, TAIL, CLIENTS = 128, 32, 4
 PAUSE_SECONDS = 30
 ROUNDS_MIN = 4
-RECOVERY_SECONDS_MAX = 20  # generous: two engines may share the cores; what it took is printed
+RECOVERY_SECONDS_MAX = 5  # promised are 2; the engine's own steps are in it, on cores that others may share
+OPENING_MS_MAX = 40  # promised are 20, the timeout, for all requests of a step together; three in a row would be 60
 
 
 @pytest.fixture
@@ -71,6 +72,7 @@ def test_killed_and_restarted(start, own_daemon, prompts):
     own_daemon.start()
     seconds = wait_for_hits(engine, asked[0])
     print(f"\nkilled: slowest lookup {slowest:.2f} ms; hits {seconds:.2f} s after the restart")
+    assert slowest < OPENING_MS_MAX
     assert_same_answer(engine.ask(asked[0]), cold[0])
     answers = ask_together(engine, asked)
     assert answers[0].loaded == 2 * BLOCK
@@ -176,8 +178,10 @@ def test_paused_daemon_costs_its_timeout_then_nothing(start, own_daemon, prompts
     opening, quiet = rounds[0], sorted(ms for spent in rounds[1:] for ms in spent)
     print(f"\npaused {PAUSE_SECONDS} s: {len(opening) + len(quiet)} requests, slowest lookup {max(opening):.2f} ms, "
           f"after the breaker opened median {quiet[len(quiet) // 2]:.3f} ms, slowest {quiet[-1]:.3f} ms")
-    assert sum(ms > 10 for ms in opening) >= 3  # what opens it
+    # They are asked for one after the other in one step, so that all of it is added to each one's first token.
+    assert 10 < sum(opening) < OPENING_MS_MAX
     assert quiet[len(quiet) // 2] < 1  # answered at once, whatever else ran on the machine
+    assert quiet[len(quiet) * 9 // 10] < 1
     own_daemon.resume()
     seconds = wait_for_hits(engine, asked[0])
     print(f"hits {seconds:.2f} s after it went on")

@@ -14,8 +14,8 @@ MAX_LOOKUP_BLOCKS = 8192  # of the data plane
 MAX_ACQUIRE_BLOCKS = 4096
 RETRY_SECONDS = 0.1  # before blocks that found no staging, or no daemon, are handed out again
 RECHECK_SECONDS = 0.1  # an engine may ask about a waiting request in every step
-LOADING_RECHECK_SECONDS = 0.005  # the first time while blocks come from a device
-LOADING_RECHECK_SHARE = 1 / 3  # then after this share of what was waited so far: so much may be waited in vain
+LOADING_RECHECK_SECONDS = 0.006  # the first time while blocks come from a device; doubled each time,
+LOADING_RECHECK_SECONDS_MAX = 0.2  # up to this: ten lookups in the first second, five in those after it
 LOADING_SECONDS = 5.0  # then what is in memory has to do
 
 
@@ -49,6 +49,7 @@ class Chain:
         self._asked: tuple | None = None
         self._asked_at = 0.0
         self._loading_since: float | None = None  # blocks come from a device
+        self._waited_out = False  # they took too long
         self._recheck = RECHECK_SECONDS
         self.computed = 0  # tokens that the engine had when it was asked about the last time
         self.offered = 0  # tokens that it could load after them
@@ -72,7 +73,7 @@ class Chain:
         now, asked = time.monotonic(), (len(tokens), computed)
         if self._asked != asked or now - self._asked_at >= self._recheck:
             if self._asked != asked:
-                self._loading_since = None
+                self._loading_since, self._waited_out = None, False
             self._asked, self._asked_at, self.computed = asked, now, computed
             self._extend(tokens)
             self.hit, in_memory = self._lookup(spaces, hold_seconds)
@@ -83,18 +84,19 @@ class Chain:
             self.offered = max(0, end - computed)
             if self.offered == 0:
                 self.unhold()
-        return self.offered if self._loading_since is None else None
+        # What the engine has itself is not waited for.
+        return self.offered if self._loading_since is None or self.offered == 0 else None
 
     def _note_loading(self, now: float, in_memory: int) -> None:
-        if in_memory == self.hit:
-            self._loading_since, self._recheck = None, RECHECK_SECONDS
+        if in_memory == self.hit or self._waited_out:
+            self._loading_since, self._recheck, self.hit = None, RECHECK_SECONDS, in_memory
         elif self._loading_since is None:
             self._loading_since, self._recheck = now, LOADING_RECHECK_SECONDS
         elif now - self._loading_since < LOADING_SECONDS:
-            waited = now - self._loading_since
-            self._recheck = min(max(waited * LOADING_RECHECK_SHARE, LOADING_RECHECK_SECONDS), RECHECK_SECONDS)
+            self._recheck = min(2 * self._recheck, LOADING_RECHECK_SECONDS_MAX)
         else:
             self._loading_since, self._recheck, self.hit = None, RECHECK_SECONDS, in_memory
+            self._waited_out = True
 
     def _extend(self, tokens: Sequence[int]) -> None:
         self._hasher.extend(tokens[self._hasher.tokens:])
@@ -190,4 +192,4 @@ class Chain:
         if extras is not None and list(extras) != self._extras:
             self._hasher, self._extras = ChainHasher(self._tokens, list(extras)), list(extras)
         self._asked, self.hit, self.saved, self.offered = None, 0, 0, 0
-        self._loading_since = None
+        self._loading_since, self._waited_out = None, False

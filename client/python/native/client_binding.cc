@@ -33,7 +33,11 @@ void LoadRemotePlane() {
   client::UseRemotePlane(reinterpret_cast<client::RemotePlaneFactory>(factory.get_pointer<void>()));
 }
 
-int64_t Nanos(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
+// Not a number and less than nothing are errors; more than a century is a century.
+int64_t Nanos(double seconds) {
+  if (!(seconds >= 0)) throw py::value_error("a time is a number of seconds, at least 0");
+  return static_cast<int64_t>(std::min(seconds, 3.2e9) * 1e9);
+}
 
 struct PyView {
   std::shared_ptr<Client> client;
@@ -293,6 +297,9 @@ ClientOptions MakeOptions(const std::string& endpoint, const std::string& engine
     options.role = local::Role::kTool;
   } else if (role == "scheduler") {
     options.role = local::Role::kScheduler;
+    // It asks for all waiting requests one after the other in a step of its engine: the first that
+    // gets no answer has to do for the others. An answer that was only late closes the breaker.
+    options.breaker_failures = 1;
   } else if (role == "worker") {
     options.role = local::Role::kWorker;
   } else {
