@@ -158,7 +158,7 @@ class AdministrationTest(Case):
         self.kvarve("evict", "some", expect=FAILED)
         self.assertTrue(self.ask("drain")["draining"])
         self.assertIn("serves again", self.kvarve("drain", "--off").stdout)
-        self.assertIn("arena:", self.kvarve("config", "daemon").stdout)
+        self.assertIn('arena.capacity_bytes: "256MiB"', self.kvarve("config", "daemon").stdout)
         self.assertIn(daemon.socket, self.ask("config", "daemon")["yaml"])
 
     def test_administration_from_another_host(self):
