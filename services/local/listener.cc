@@ -64,6 +64,12 @@ absl::Status PrepareFolder(const std::string& folder, std::optional<gid_t> group
 absl::StatusOr<UniqueFd> TakeLock(const std::string& socket_path) {
   const std::string path = socket_path + ".lock";
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.valid() && errno == EACCES) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        path,
+        ": this user may not write in the folder: give --socket.path another one, or run as "
+        "the folder's owner"));
+  }
   if (!lock.valid()) return Failed(path, "open");
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return Failed(path, "flock");

@@ -52,6 +52,10 @@ int Main(int argc, char** argv) {
       return 2;
     }
   }
+  if (gate && table.rows().empty()) {
+    std::fprintf(stderr, "kvarve_bench: --gate, and no row's name contains '%s'\n", filter.c_str());
+    return 2;
+  }
   return gate && !table.AllPass() ? 1 : 0;
 }
 

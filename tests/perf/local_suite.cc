@@ -191,7 +191,7 @@ void GrantRows(BenchTable* table, Plane* plane, BarePing* least, ClientNamespace
   if (gated) row.gate = 1.2;
   table->Compare(row);
 
-  // What those two cannot be better than.
+  // Of which so much is the system calls and the index.
   row.gate.reset();
   row.name = absl::StrFormat("local/least_grant_64/random_of_1M/%s", placement.name);
   row.mine = [&] { return LeastMicros(least, random_keys); };
