@@ -12,9 +12,10 @@
 namespace kvarve {
 
 // `request`: {"op": "erase", "ns": 32 hexadecimal digits} or {"op": "erase", "tenant": name}.
-// InvalidArgument. NotFound: nothing is known of it. Unavailable: devices are being recovered, so
-// that it cannot be said what a tenant has; or one could not be written to, and blocks may come
-// back with the next start.
+// A namespace that nobody knows is erased all the same: a device may have what cannot be read now.
+// InvalidArgument. NotFound: the tenant has no namespaces here. Unavailable: devices are being
+// recovered, so that it cannot be said what a tenant has; or one could not be written to, and
+// blocks may come back with the next start.
 absl::StatusOr<nlohmann::ordered_json> EraseOnRequest(const nlohmann::ordered_json& request,
                                                       Cache* cache, uid_t uid);
 

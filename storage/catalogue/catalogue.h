@@ -44,8 +44,8 @@ class Catalogue {
 // Keeps nothing between starts.
 std::unique_ptr<Catalogue> NewMemoryCatalogue();
 
-// A RocksDB database in folder `path`, made if it is missing. Internal, with RocksDB's text: locked
-// by another process, damaged, or the folder cannot be written.
+// A RocksDB database in folder `path`, made for its owner alone if it is missing. Internal, with
+// RocksDB's text: locked by another process, damaged, or the folder cannot be written.
 absl::StatusOr<std::unique_ptr<Catalogue>> OpenRocksCatalogue(const std::string& path);
 
 struct OpenedCatalogue {

@@ -54,6 +54,7 @@ TEST_F(CatalogueTest, SurvivesARestart) {
     ASSERT_TRUE(catalogue.ok()) << catalogue.status();
     FillAndCheck(catalogue->get());
   }
+  EXPECT_EQ(fs::status(path_).permissions(), fs::perms::owner_all);
   const OpenedCatalogue again = OpenCatalogue(path_);
   EXPECT_FALSE(again.rebuilt || again.memory) << again.reason;
   EXPECT_EQ(again.catalogue->Segments(kOne).size(), 3u);
