@@ -169,7 +169,7 @@ void DeviceTier::Admit(const NamespaceRecord& ns, std::span<const EntryId> run,
     parent = &cache_.index->Get(id).key;
   }
   counted_.admitted_blocks += blocks.size();
-  if (!blocks.empty()) device->Enqueue(std::move(blocks));
+  if (!blocks.empty()) device->Enqueue(blocks);
 }
 
 AppendBlock DeviceTier::BlockOf(const NamespaceRecord& ns, EntryId id, const BlockKey* parent,

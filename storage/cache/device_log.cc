@@ -137,12 +137,12 @@ void DeviceLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone do
 
 // ---- The flusher
 
-void DeviceLog::Enqueue(std::vector<AppendBlock> blocks) {
+void DeviceLog::Enqueue(const std::vector<AppendBlock>& blocks) {
   MutexLock lock(&queue_mutex_);
   if (queue_.empty()) queued_since_ = Now();
-  for (AppendBlock& block : blocks) {
+  for (const AppendBlock& block : blocks) {
     queued_bytes_ += BytesOf(block);
-    queue_.push_back(std::move(block));
+    queue_.push_back(block);
   }
   queue_changed_.notify_all();
 }
@@ -166,7 +166,7 @@ bool DeviceLog::NextBatch(std::vector<AppendBlock>* batch, std::vector<Order>* o
   uint64_t bytes = 0;
   while (!queue_.empty() && (batch->empty() || bytes + BytesOf(queue_.front()) <= kBatchBytes)) {
     bytes += BytesOf(queue_.front());
-    batch->push_back(std::move(queue_.front()));
+    batch->push_back(queue_.front());
     queue_.pop_front();
   }
   queued_bytes_ -= bytes;

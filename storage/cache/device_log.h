@@ -38,7 +38,7 @@ class DeviceLog final : public LogOwner {
   bool recovered() const { return recovered_.load(); }
   WriteBudget& budget() { return budget_; }
   double NowSeconds() const;
-  void Enqueue(std::vector<AppendBlock> blocks);
+  void Enqueue(const std::vector<AppendBlock>& blocks);
   void Close() { closed_ = true; }  // admits nothing from now on
   // What is queued later is written behind the erase; the caller has forgotten what came before.
   struct OrderEnd {

@@ -293,7 +293,7 @@ void Cache::Rep::Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClas
     if (tier == nullptr) {
       found = index->FindPrefix(Record(ns).index, keys, nullptr);
     } else {
-      call = std::make_shared<LoadCall>(this, ns, keys, io_class, std::move(done));
+      call = std::make_shared<LoadCall>(this, ns, keys, io_class, std::exchange(done, nullptr));
       call->Begin();
     }
   }
