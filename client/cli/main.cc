@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "client/cli/command_tree.h"
 #include "client/cli/context.h"
 #include "client/cli/output.h"
 #include "storage/base/units.h"
@@ -74,6 +75,15 @@ int Main(int argc, char** argv) {
   AddReplayCommand(&app, &context);
   AddDeviceCommand(&app, &context);
   AddPagedSimCommand(&app, &context);
+  app.add_flag_callback(
+         "--print-commands",
+         [&app] {
+           Print(CommandTree(app).dump(2) + "\n");
+           throw CLI::Success();
+         },
+         "Print all commands and options as JSON")
+      ->trigger_on_parse()
+      ->group("");
   try {
     app.parse(argc, argv);
     return context.command();

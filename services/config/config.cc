@@ -155,6 +155,7 @@ const std::vector<std::string>& Config::List(std::string_view name) const {
 const ListenAddress& Config::Address(std::string_view name) const {
   return std::get<ListenAddress>(Find(name).value);
 }
+const std::string& Config::TextOf(std::string_view name) const { return Find(name).text; }
 const std::string& Config::Origin(std::string_view name) const { return Find(name).origin; }
 
 std::string Config::Print() const {

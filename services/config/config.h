@@ -40,6 +40,8 @@ class Config {
   const std::vector<std::string>& List(std::string_view name) const;
   const ListenAddress& Address(std::string_view name) const;
 
+  // The value as it was written, or the default's text.
+  const std::string& TextOf(std::string_view name) const;
   // Where the value came from: "default", "file /etc/kvarve/kvarved.yaml line 3", "environment
   // KVARVE_...", "flag --...".
   const std::string& Origin(std::string_view name) const;

@@ -154,8 +154,8 @@ constexpr Setting kSettings[] = {
      0, kHour},
 
     {"metrics.listen", SettingType::kAddress, "127.0.0.1:9410", "127.0.0.1:9410",
-     "Address of /metrics, /healthz and /readyz, or off. They need no credentials and show no "
-     "keys."},
+     "Address of the status page (/), /metrics, /healthz and /readyz, or off. They need no "
+     "credentials and show no keys."},
 
     {"rpc.listen", SettingType::kAddress, "off", "127.0.0.1:7410",
      "Address of the gRPC server, or off. Without TLS loopback only."},

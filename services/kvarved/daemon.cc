@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "services/kvarved/admin.h"
 #include "services/kvarved/devices.h"
+#include "services/kvarved/status_history.h"
+#include "services/kvarved/status_json.h"
 #include "services/local/local_server.h"
 #include "services/metrics/exposition.h"
 #include "services/metrics/metrics_server.h"
@@ -22,10 +23,6 @@ namespace kvarve {
 namespace {
 
 constexpr int64_t kRpcGraceNanos = 1'000'000'000;
-
-double SecondsSince1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // Page size of each pool's newest chunk, by the tenant's name.
 std::vector<std::pair<std::string, uint64_t>> PageBytes(const Cache& cache) {
@@ -44,7 +41,7 @@ std::vector<std::pair<std::string, uint64_t>> PageBytes(const Cache& cache) {
 struct Daemon::Rep {
   DaemonOptions options;
   double start_seconds = 0;
-  std::atomic<bool> is_ready{false};
+  std::atomic<bool> is_ready{false}, is_draining{false};
   bool is_flushed = false;
   std::unique_ptr<Catalogue> catalogue;
   std::unique_ptr<Cache> cache;
@@ -55,6 +52,8 @@ struct Daemon::Rep {
   std::atomic<const LocalServer*> counted{nullptr};
   std::atomic<RpcServer*> serving{nullptr};
   std::atomic<uint16_t> metrics_port{0}, rpc_port{0};
+  SlowRequests slow;
+  std::unique_ptr<StatusHistory> history;
   std::unique_ptr<BlockStore> store;
   std::unique_ptr<RpcServer> rpc;
   std::unique_ptr<MetricsServer> metrics;
@@ -79,6 +78,7 @@ struct Daemon::Rep {
     return actions;
   }
   uint64_t Drain(bool draining) {
+    is_draining.store(draining);
     RpcServer* const server = serving.load();
     return server != nullptr ? server->SetDraining(draining) : 0;
   }
@@ -96,6 +96,20 @@ struct Daemon::Rep {
     return absl::StrFormat("ok; %d of %d devices are being recovered", left, devices.size());
   }
   LiveState Live() const { return {PlaneStats(), metrics_port.load(), rpc_port.load()}; }
+  StatusSample Sample() const {
+    const CacheStats stats = cache->Stats();
+    StatusSample sample;
+    sample.unix_seconds = UnixSecondsNow();
+    sample.lookup_keys = stats.lookup_keys;
+    sample.found_keys = stats.lookup_hit_keys;
+    sample.hit_blocks = stats.hit_blocks;
+    sample.miss_blocks = stats.miss_blocks;
+    sample.hit_bytes = stats.hit_bytes;
+    sample.put_bytes = stats.put_bytes;
+    sample.used_bytes = stats.arena.used_bytes;
+    if (stats.devices.has_value()) sample.nvme_bytes = stats.devices->bytes;
+    return sample;
+  }
   MetricsSnapshot Snapshot() const {
     MetricsSnapshot snapshot;
     snapshot.version = options.version;
@@ -114,7 +128,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
   auto owned = std::make_unique<Rep>();
   Rep* const rep = owned.get();
   rep->options = std::move(options);
-  rep->start_seconds = SecondsSince1970();
+  rep->start_seconds = UnixSecondsNow();
   std::unique_ptr<Daemon> daemon(
       new Daemon(std::move(owned)));  // stops what was started, whatever fails
 
@@ -126,6 +140,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
       [rep](bool draining) { return rep->Drain(draining); });
   rep->options.local.admin = [admin = rep->admin.get()](std::string_view json, uid_t uid) {
     return admin->Handle(json, uid);
+  };
+  rep->options.local.on_slow_request = [rep](const SlowRequest& request) {
+    rep->slow.Add(request);
   };
   // Before anybody puts: a block that comes earlier is on no device.
   const absl::Status devices = AddDevicesOf(rep->options.nvme, rep->cache.get());
@@ -152,9 +169,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
     MetricsServerOptions metrics;
     metrics.listen = rep->options.metrics;
     metrics.metrics = [rep] { return ExposeMetrics(rep->Snapshot()); };
+    rep->history = std::make_unique<StatusHistory>([rep] { return rep->Sample(); });
+    metrics.status_json = [rep] {
+      return StatusPageJson(rep->admin.get(), *rep->history, rep->slow, rep->options.settings);
+    };
     metrics.ready = [rep]() -> absl::StatusOr<std::string> {
       if (!rep->is_ready.load()) return absl::UnavailableError("starts or stops");
-      if (rep->rpc != nullptr && rep->rpc->draining()) return absl::UnavailableError("drains");
+      if (rep->is_draining.load()) return absl::UnavailableError("drains");
       return rep->ReadyText();
     };
     KV_ASSIGN_OR_RETURN(rep->metrics, MetricsServer::Start(std::move(metrics)));
@@ -189,6 +210,7 @@ void Daemon::Stop() {
     rep_->cache->FlushDevices(rep_->options.nvme.stop_nanos);
   }
   if (rep_->metrics != nullptr) rep_->metrics->Stop();
+  rep_->history.reset();
 }
 
 }  // namespace kvarve

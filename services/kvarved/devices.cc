@@ -1,6 +1,9 @@
 #include "services/kvarved/devices.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <filesystem>
 
 #include "absl/strings/str_format.h"
 #include "storage/base/log.h"
@@ -36,6 +39,8 @@ absl::Status Make(const NvmeOptions& nvme, const std::string& path) {
 std::unique_ptr<Catalogue> OpenCatalogueOf(const NvmeOptions& nvme) {
   if (nvme.paths.empty() && nvme.catalogue_dir.empty()) return nullptr;
   if (nvme.catalogue_dir.empty()) return NewMemoryCatalogue();
+  // Its folder is tenant.state_dir, which the first start has yet to make.
+  ::mkdir(std::filesystem::path(nvme.catalogue_dir).parent_path().c_str(), 0700);
   return OpenCatalogue(nvme.catalogue_dir).catalogue;  // logs what it could not keep
 }
 

@@ -263,6 +263,18 @@ absl::StatusOr<std::optional<RpcServerOptions>> RpcOptionsOf(const Config& confi
   return rpc;
 }
 
+std::vector<SettingShown> ShownSettings(const Config& config) {
+  std::vector<SettingShown> shown;
+  for (const Setting& setting : Settings()) {
+    SettingShown row{std::string(setting.name), config.TextOf(setting.name),
+                     config.Origin(setting.name)};
+    const bool is_secret = setting.name == "rpc.token_file" || setting.name == "rpc.tls_key_file";
+    if (is_secret && !row.value.empty()) row.value = "(set, not shown)";
+    shown.push_back(std::move(row));
+  }
+  return shown;
+}
+
 }  // namespace
 
 absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMemory& host) {
@@ -300,6 +312,7 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
   options.cache.event_window =
       options.rpc.has_value() ? static_cast<size_t>(config.Int("rpc.event_window")) : 0;
   options.config_yaml = config.Print();
+  options.settings = ShownSettings(config);
   return options;
 }
 

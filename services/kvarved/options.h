@@ -26,6 +26,13 @@ struct NvmeOptions {
   int64_t stop_nanos = 0;
 };
 
+// One effective setting as the status page shows it. What tells where secrets lie is masked.
+struct SettingShown {
+  std::string name;
+  std::string value;
+  std::string origin;
+};
+
 struct DaemonOptions {
   std::string version;
   LogLevel log_level = LogLevel::kInfo;
@@ -39,6 +46,7 @@ struct DaemonOptions {
   std::string admin_socket;                        // empty: off
   ListenAddress admin_listen;                      // needs `rpc` with TLS
   std::string config_yaml;                         // the effective configuration, as printed
+  std::vector<SettingShown> settings;              // the same, masked, in the table's order
 };
 
 // InvalidArgument: values that are right alone but not together or not on this host (more memory

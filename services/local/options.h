@@ -86,7 +86,7 @@ struct LocalServerOptions {
   int64_t max_stuck_nanos = 5'000'000'000;  // without one byte taken
 
   int64_t slow_request_nanos = 100'000'000;                 // 0: none is slow
-  std::function<void(const SlowRequest&)> on_slow_request;  // null: a log line
+  std::function<void(const SlowRequest&)> on_slow_request;  // besides the log line
 
   uint16_t version_min = local::kVersionMin;
   uint16_t version_max = local::kVersionMax;

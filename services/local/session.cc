@@ -181,7 +181,6 @@ void Session::NoteRequest(size_t type, bool ok, int64_t nanos, size_t bytes) {
   if (options_.on_slow_request) {
     options_.on_slow_request(
         {static_cast<Type>(type), nanos, record_->id, record_->process->uid, bytes});
-    return;
   }
   KvLog(LogLevel::kWarning, "slow request",
         {{"type", std::string(RequestTypeName(type))},

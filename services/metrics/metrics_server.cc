@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "services/metrics/status_page.h"
 #include "storage/base/mutex.h"
 
 namespace kvarve {
@@ -16,6 +17,12 @@ namespace {
 
 constexpr char kText[] = "text/plain; charset=utf-8";
 constexpr char kPrometheusText[] = "text/plain; version=0.0.4; charset=utf-8";
+constexpr char kHtml[] = "text/html; charset=utf-8";
+constexpr char kJson[] = "application/json";
+// The page has its script and style in itself, and asks this server alone.
+constexpr char kPagePolicy[] =
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 constexpr size_t kMaxRequestBodyBytes = 1024;
 
 // Connections between the thread that accepts and those that answer. The library's own pool queues
@@ -77,6 +84,22 @@ class HttpThreads final : public httplib::TaskQueue {
   std::vector<std::thread> threads_;
 };
 
+void ServeStatusPage(const MetricsServerOptions& kept, httplib::Server* server) {
+  const auto safe = [](httplib::Response* response) {
+    response->set_header("Content-Security-Policy", kPagePolicy);
+    response->set_header("X-Content-Type-Options", "nosniff");
+    response->set_header("Cache-Control", "no-store");
+  };
+  server->Get("/", [safe](const httplib::Request&, httplib::Response& response) {
+    safe(&response);
+    response.set_content(kStatusPage, sizeof(kStatusPage) - 1, kHtml);
+  });
+  server->Get("/status.json", [&kept, safe](const httplib::Request&, httplib::Response& response) {
+    safe(&response);
+    response.set_content(kept.status_json(), kJson);
+  });
+}
+
 void Answer(const absl::StatusOr<std::string>& text, httplib::Response* response) {
   response->status = text.ok() ? 200 : 503;
   response->set_content((text.ok() ? *text : std::string(text.status().message())) + "\n", kText);
@@ -119,6 +142,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(MetricsServe
   server.Get("/readyz", [&kept](const httplib::Request&, httplib::Response& response) {
     Answer(kept.ready(), &response);
   });
+  if (kept.status_json != nullptr) ServeStatusPage(kept, &server);
 
   const ListenAddress& listen = kept.listen;
   rep->port = listen.port;

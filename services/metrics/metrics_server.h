@@ -1,7 +1,7 @@
-// HTTP for monitoring: /metrics, /healthz (the process answers), /readyz (it serves clients). The
-// only user of cpp-httplib. It has no credentials: it shows numbers, tenants' names and no keys.
-// THREADS: any. The functions given are called in its threads.  BLOCKS: Start, on the socket; Stop,
-// until answers are
+// HTTP for monitoring: /metrics, /healthz (the process answers), /readyz (it serves clients), and a
+// status page at / over /status.json. Everything is read-only. The only user of cpp-httplib. It has
+// no credentials: it shows numbers, settings, tenants' names and no keys. THREADS: any. The
+// functions given are called in its threads.  BLOCKS: Start, on the socket; Stop, until answers are
 //          out (at most kHttpSeconds).
 #ifndef KVARVE_SERVICES_METRICS_METRICS_SERVER_H_
 #define KVARVE_SERVICES_METRICS_METRICS_SERVER_H_
@@ -26,6 +26,7 @@ inline constexpr int kHttpSeconds = 1;  // to read a request, and to write an an
 struct MetricsServerOptions {
   ListenAddress listen;  // port 0: any free one
   std::function<std::string()> metrics;
+  std::function<std::string()> status_json;  // null: no status page
   // The text of the answer; the reason why not is one, too.
   std::function<absl::StatusOr<std::string>()> ready;
 };

@@ -16,11 +16,13 @@ namespace kvarve {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class MetricsServerTest : public ::testing::Test {
  protected:
-  void Start(uint16_t port = 0) {
+  void Start(uint16_t port = 0, bool with_page = false) {
     MetricsServerOptions options;
+    if (with_page) options.status_json = [] { return std::string("{\"a\":1}"); };
     options.listen = {.host = "127.0.0.1", .port = port, .is_loopback = true};
     options.metrics = [this] { return "scrapes " + std::to_string(++scrapes_) + "\n"; };
     options.ready = [this]() -> absl::StatusOr<std::string> {
@@ -53,6 +55,22 @@ TEST_F(MetricsServerTest, ServesThreePaths) {
   EXPECT_EQ(
       httplib::Client("127.0.0.1", server_->port()).Post("/metrics", "", "text/plain")->status,
       404);
+}
+
+TEST_F(MetricsServerTest, TheStatusPageAsksThisServerAlone) {
+  Start(0, /*with_page=*/true);
+  const httplib::Result page = Get("/"), json = Get("/status.json");
+  ASSERT_TRUE(page && json);
+  EXPECT_EQ(page->status, 200);
+  EXPECT_THAT(page->body, HasSubstr("fetch(\"status.json\")"));
+  EXPECT_THAT(page->body, Not(HasSubstr("https://")));
+  EXPECT_THAT(page->get_header_value("Content-Security-Policy"), HasSubstr("default-src 'none'"));
+  EXPECT_EQ(json->body, "{\"a\":1}");
+  EXPECT_EQ(json->get_header_value("Content-Type"), "application/json");
+  EXPECT_EQ(httplib::Client("127.0.0.1", server_->port())
+                .Post("/status.json", "{}", "text/plain")
+                ->status,
+            404);
 }
 
 TEST_F(MetricsServerTest, NotReadyIs503WithTheReason) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Tools that the deploy stage needs, below one folder: a virtual environment, helm, prometheus with promtool.
+# Tools that the deploy stage needs, below one folder: a virtual environment, helm, prometheus with promtool, a bare Debian.
 # usage: setup.sh FOLDER
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "$1"
 cd "$1"
-rm -rf venv bin unpacked
+rm -rf venv bin unpacked root root.tar
 mkdir bin unpacked
 
 /usr/bin/python3 -m venv venv
@@ -24,3 +24,10 @@ dpkg-deb -x prometheus_*.deb prometheus
 cd ..
 install -m 755 unpacked/prometheus/usr/bin/prometheus unpacked/prometheus/usr/bin/promtool bin/
 rm -rf unpacked
+
+# A Debian that has nothing, for the packages' test.
+if ((EUID == 0)); then
+  debootstrap --variant=minbase bookworm root > debootstrap.log
+  tar -C root -cf root.tar --exclude=./var/cache/apt/archives/*.deb .
+  rm -rf root
+fi

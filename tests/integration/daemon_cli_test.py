@@ -370,6 +370,15 @@ class ConfigurationTest(Case):
         self.assertRegex(self.run_kvarved("--version").stdout, r"^kvarved \d+\.\d+\.\d+\n$")
         self.assertIn("--arena.capacity_bytes", self.run_kvarved("--help").stdout)
 
+    def test_a_draining_daemon_is_not_ready(self):
+        daemon = self.start()  # without gRPC, too
+        self.assertEqual(daemon.http("/readyz")[0], 200)
+        self.kvarve("drain")
+        self.assertEqual(daemon.http("/readyz"), (503, "drains\n"))
+        self.assertEqual(daemon.http("/healthz")[0], 200)
+        self.kvarve("drain", "--off")
+        self.assertEqual(daemon.http("/readyz")[0], 200)
+
     def test_the_chart_has_the_table_of_settings(self):
         answer = subprocess.run([sys.executable, "deploy/helm/update_schema.py", os.path.join(daemon_case.BINARIES, "kvarved"), "--check"],
                                 check=False)
