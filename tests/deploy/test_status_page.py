@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import shutil
+import time
 
 import pytest
 from live import TOKEN, LoadedDaemon
@@ -27,6 +28,14 @@ def browser():
         browser.close()
 
 
+def wait_until(page, expression):
+    """Asks from here: the page's own policy forbids what playwright's wait_for_function does in it."""
+    deadline = time.monotonic() + 30
+    while not page.evaluate(expression):
+        assert time.monotonic() < deadline, expression
+        page.wait_for_timeout(100)
+
+
 class Seen:
     def __init__(self, browser, daemon, width):
         self.page = browser.new_page(viewport={"width": width, "height": 1000})
@@ -36,7 +45,8 @@ class Seen:
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("requestfailed", lambda request: self.messages.append("failed: " + request.url))
         self.page.goto(f"http://127.0.0.1:{daemon.metrics_port}/")
-        self.page.wait_for_function("window.shown && window.shown.history.length > 0 && document.getElementById('state').textContent !== '…'")
+        wait_until(self.page, "window.shown !== undefined && window.shown.history.length > 0 && "
+                              "document.getElementById('state').textContent !== '…'")
 
     def snapshot(self):
         """The JSON that is shown, and the figures of the page, at one moment."""
@@ -55,7 +65,7 @@ def seen(request, browser, daemon):
     yield seen
     folder = os.environ.get("KVARVE_SCREENSHOTS")
     if folder:
-        seen.page.screenshot(path=str(pathlib.Path(folder) / f"status-page-{request.param}.png"), full_page=True)
+        seen.page.screenshot(path=str(pathlib.Path(folder) / f"status-page-{request.param}.png"))
     seen.page.close()
 
 
@@ -87,7 +97,7 @@ def test_tables_are_those_of_the_json(seen):
 
 def test_the_page_goes_on(seen):
     before = seen.snapshot()["all"]["stats"]["hit_blocks"]
-    seen.page.wait_for_function(f"window.shown.stats.hit_blocks > {before}")
+    wait_until(seen.page, f"window.shown.stats.hit_blocks > {before}")
 
 
 def test_nothing_is_said_on_the_console_and_nobody_else_is_asked(seen, daemon):
