@@ -41,7 +41,8 @@ struct SlowRequestSeen {
 class StatusHistory {
  public:
   // Takes a sample at once and then each `interval_nanos`, in a thread of its own.
-  StatusHistory(std::function<StatusSample()> sample, int64_t interval_nanos = kStatusSampleNanos);
+  explicit StatusHistory(std::function<StatusSample()> sample,
+                         int64_t interval_nanos = kStatusSampleNanos);
   ~StatusHistory();
 
   std::vector<StatusSample> Samples() const;  // oldest first
