@@ -17,25 +17,30 @@ namespace {
 using LayerTuple =
     std::tuple<uint64_t, uint64_t, uint64_t, std::array<int64_t, 4>, std::array<int64_t, 4>>;
 
+// The argument `name`, taken out of `more`.
+template <typename T>
+T Take(const py::dict& more, const char* name, T otherwise) {
+  return more.attr("pop")(name, std::move(otherwise)).template cast<T>();
+}
+
+// `more`: threads, verify, device, load_staging_bytes, and what reaches another host.
 std::unique_ptr<EngineSide> MakeEngine(const std::string& endpoint, const std::string& engine_id,
                                        const Ranks& ranks, const std::string& name,
                                        uint64_t staging_bytes, double timeout, double put_timeout,
                                        const std::vector<LayerTuple>& layers, uint64_t pages,
-                                       const py::dict& descriptor, int threads, bool verify,
-                                       const std::string& device, uint64_t load_staging_bytes,
-                                       const py::kwargs& remote) {
+                                       const py::dict& descriptor, const py::kwargs& more) {
   EngineSide::Options options;
+  options.threads = Take(more, "threads", 2);
+  options.verify = Take(more, "verify", true);
+  options.device = Take(more, "device", std::string("cpu"));
+  options.load_staging_bytes = Take(more, "load_staging_bytes", uint64_t{256} << 20);
   options.client = MakeOptions(endpoint, engine_id, "worker", ranks, name, staging_bytes, timeout,
-                               put_timeout, remote);
+                               put_timeout, more);
   options.descriptor = ToDescriptor(descriptor);
   for (const auto& [address, storage, storage_bytes, shape, strides] : layers) {
     options.layers.push_back({address, storage, storage_bytes, shape, strides});
   }
   options.pages = pages;
-  options.threads = threads;
-  options.verify = verify;
-  options.device = device;
-  options.load_staging_bytes = load_staging_bytes;
   return ValueOrRaise(WithoutGil([&] { return EngineSide::Create(options); }));
 }
 
@@ -91,9 +96,7 @@ void BindEngine(py::module_& module) {
                          "A worker's data path: pages, loader threads, the saver.")
       .def(py::init(&MakeEngine), py::kw_only(), py::arg("endpoint"), py::arg("engine_id"),
            py::arg("ranks"), py::arg("name"), py::arg("staging_bytes"), py::arg("timeout"),
-           py::arg("put_timeout"), py::arg("layers"), py::arg("pages"), py::arg("descriptor"),
-           py::arg("threads") = 2, py::arg("verify") = true, py::arg("device") = "cpu",
-           py::arg("load_staging_bytes") = uint64_t{256} << 20)
+           py::arg("put_timeout"), py::arg("layers"), py::arg("pages"), py::arg("descriptor"))
       .def("use_salt", &EngineSide::UseSalt, py::call_guard<py::gil_scoped_release>(),
            py::arg("client_salt"))
       .def(
