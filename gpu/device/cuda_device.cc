@@ -232,6 +232,7 @@ absl::StatusOr<std::shared_ptr<ComputeDevice>> OpenCudaDevice(const cuda::Driver
   KV_RETURN_IF_ERROR(cuda::StartDriver(driver));
   KV_ASSIGN_OR_RETURN(const std::vector<ComputeDeviceInfo> devices, ListCudaDevices(driver));
   std::vector<std::string> there;
+  there.reserve(devices.size());
   for (const ComputeDeviceInfo& info : devices) there.push_back(info.uuid + " (" + info.name + ")");
   const auto found =
       std::find_if(devices.begin(), devices.end(), [&](const ComputeDeviceInfo& info) {
