@@ -12,7 +12,6 @@ namespace kvarve {
 namespace {
 
 constexpr size_t kBatchKeys = 32;  // of FindPrefix; a miss looks at less than these in vain
-constexpr size_t kFirstKeys = 4;
 constexpr EntryId kWalkAhead = 8;
 constexpr uint64_t kChildrenMax = (1ull << 28) - 1;
 constexpr uint16_t kGenerationMax = 0xffff;
@@ -119,13 +118,12 @@ size_t Index::FindPrefix(NamespaceIndex ns, std::span<const BlockKey> keys, Entr
   const Rep& rep = *rep_;
   EntryId ids[kBatchKeys];
   size_t at = 0;
-  // The first few tell whether the others lie beside each other.
-  for (size_t batch = kFirstKeys; at < keys.size(); batch = kBatchKeys) {
+  while (at < keys.size()) {
     if (before != kNoEntry) {
       at += rep.Walk(ns, keys.subspan(at), before, out == nullptr ? nullptr : out + at);
       if (at == keys.size()) break;
     }
-    const size_t n = std::min(batch, keys.size() - at);
+    const size_t n = std::min(kBatchKeys, keys.size() - at);
     const size_t found = rep.FindBatch(ns, keys.subspan(at, n), ids);
     if (out != nullptr) std::copy_n(ids, found, out + at);
     at += found;
