@@ -89,9 +89,7 @@ size_t Cache::Rep::FindToTouch(const NamespaceRecord& ns, std::span<const BlockK
   size_t found = 0;
   while (found < keys.size()) {
     const auto batch = keys.subspan(found, std::min(kBatch, keys.size() - found));
-    const bool walks = found > 1 && ids[found - 1] == ids[found - 2] + 1;
-    const size_t more =
-        index->FindPrefix(ns.index, batch, &ids[found], walks ? ids[found - 1] : kNoEntry);
+    const size_t more = index->FindPrefix(ns.index, batch, &ids[found], WalkHint(ids.first(found)));
     policy->PrefetchTouch(ids.subspan(found, more));
     found += more;
     if (more < batch.size()) break;

@@ -128,7 +128,7 @@ size_t Index::FindPrefix(NamespaceIndex ns, std::span<const BlockKey> keys, Entr
     if (out != nullptr) std::copy_n(ids, found, out + at);
     at += found;
     if (found < n) break;
-    before = n >= 2 && ids[n - 1] == ids[n - 2] + 1 ? ids[n - 1] : kNoEntry;
+    before = WalkHint(std::span(ids).first(n));
   }
   return at;
 }

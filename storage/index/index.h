@@ -51,6 +51,13 @@ struct alignas(64) IndexEntry {
 };
 static_assert(sizeof(IndexEntry) == 64);
 
+// What FindPrefix may be told of the keys before: the last of `found` where it lies right behind
+// the one before it, so that the next may go on there; else kNoEntry.
+inline EntryId WalkHint(std::span<const EntryId> found) {
+  const size_t n = found.size();
+  return n >= 2 && found[n - 1] == found[n - 2] + 1 ? found[n - 1] : kNoEntry;
+}
+
 struct IndexStats {
   uint64_t entries = 0;       // live
   uint64_t doomed = 0;        // removed, still leased
@@ -66,8 +73,8 @@ class Index {
   ~Index();
 
   // Longest prefix: how many leading keys are live in `ns`. Writes their ids to `out` when not null
-  // (room for keys.size()). Prefetches in batches. `before`, a hint: where the key before them was
-  // found.
+  // (room for keys.size()). Prefetches in batches. `before`, a hint (WalkHint): where the key
+  // before them was found.
   size_t FindPrefix(NamespaceIndex ns, std::span<const BlockKey> keys, EntryId* out,
                     EntryId before = kNoEntry) const;
   EntryId Find(NamespaceIndex ns, const BlockKey& key) const;
