@@ -242,13 +242,12 @@ TEST_F(RunsTest, WritesBeyondTheBudgetAreShed) {
   v1::WriteFrame frame;
   *frame.mutable_open() = OpenOf(ns, std::string(32, 'a'));
   ASSERT_TRUE(first->Write(frame));
-  ASSERT_TRUE(Eventually([&] {
-    const Written second = Write(OpenOf(ns, std::string(64, 'b')), {std::string(1 << 20, 'b')});
-    EXPECT_TRUE(second.status.ok()) << second.status.error_message();
-    return second.results == std::vector<v1::PutResult>(2, v1::PUT_SHED) &&
-           second.retry_after_ms > 0;
-  }));
-  EXPECT_GT(server_->Stats().streams.shed, 0u);
+  ASSERT_TRUE(Eventually([&] { return server_->Stats().streams.write_bytes == 2 << 20; }));
+  const Written second = Write(OpenOf(ns, std::string(64, 'b')), {std::string(1 << 20, 'b')});
+  ASSERT_TRUE(second.status.ok()) << second.status.error_message();
+  EXPECT_THAT(second.results, ElementsAre(v1::PUT_SHED, v1::PUT_SHED));
+  EXPECT_GT(second.retry_after_ms, 0u);
+  EXPECT_EQ(server_->Stats().streams.shed, 1u);
   frame.Clear();
   frame.set_payload(std::string(1 << 20, 'a'));
   ASSERT_TRUE(first->Write(frame));

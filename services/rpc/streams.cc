@@ -75,6 +75,7 @@ StreamStats Streams::Stats() const {
   MutexLock lock(&mutex_);
   StreamStats stats = stats_;
   stats.open = streams_.size();
+  stats.write_bytes = bytes_;
   return stats;
 }
 

@@ -31,6 +31,7 @@ struct StreamLimits {
 
 struct StreamStats {
   uint64_t open = 0, stalled = 0, unwelcome = 0, refused = 0, shed = 0;
+  uint64_t write_bytes = 0;  // held by the streams that are open
 };
 
 class Streams {
