@@ -211,7 +211,8 @@ void AddBlockFlags(CLI::App* app, BlockFlags* flags) {
   app->add_option("--block-tokens", flags->block_tokens, "Namespace: tokens a block")
       ->capture_default_str();
   app->add_option("--key", flags->keys,
-                  "Block key, 64 hexadecimal digits; may be given again for a chain");
+                  "Block key, 64 hexadecimal digits; may be given again for a chain")
+      ->allow_extra_args(false);  // a file may follow
   app->add_option("--tokens", flags->tokens, "Token ids, as in 1,2,3: keys by chain hash");
   app->add_option("--tokens-file", flags->tokens_file, "The same from a file; - is standard input");
 }

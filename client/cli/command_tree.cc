@@ -1,6 +1,9 @@
 #include "client/cli/command_tree.h"
 
 #include <CLI/CLI.hpp>
+#include <vector>
+
+#include "storage/base/edit_distance.h"
 
 namespace kvarve::cli {
 namespace {
@@ -18,7 +21,49 @@ Json OptionJson(const CLI::Option& option) {
           {"environment", option.get_envname()}};
 }
 
+const CLI::Option* FindOption(const CLI::App* app, const std::string& name) {
+  for (; app != nullptr; app = app->get_parent()) {
+    if (const CLI::Option* const found = app->get_option_no_throw(name)) return found;
+  }
+  return nullptr;
+}
+
+std::string NearestOption(const CLI::App* app, const std::string& name) {
+  std::vector<std::string> known;
+  for (; app != nullptr; app = app->get_parent()) {
+    for (const CLI::Option* option : app->get_options()) {
+      if (option->get_group().empty()) continue;
+      for (const std::string& of : option->get_lnames()) known.push_back("--" + of);
+    }
+  }
+  return NearestWord(name, known);
+}
+
 }  // namespace
+
+std::string MeantWord(const CLI::App& app, std::span<const std::string> words) {
+  const CLI::App* at = &app;
+  for (size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+    const std::string name = words[i].substr(0, words[i].find('='));
+    if (name.starts_with("-")) {
+      const CLI::Option* const option = FindOption(at, name);
+      if (option == nullptr) return name.starts_with("--") ? NearestOption(at, name) : "";
+      const bool has_value = name.size() < words[i].size();
+      if (!has_value && option->get_items_expected_max() > 0) ++i;
+      continue;
+    }
+    const auto commands = at->get_subcommands(/*filter=*/[](const CLI::App*) { return true; });
+    if (commands.empty()) continue;  // a positional
+    const CLI::App* const next = at->get_subcommand_no_throw(name);
+    if (next == nullptr) {
+      std::vector<std::string> known;
+      for (const CLI::App* command : commands) known.push_back(command->get_name());
+      return NearestWord(name, known);
+    }
+    at = next;
+  }
+  return "";
+}
 
 Json CommandTree(const CLI::App& app) {
   Json options = Json::array(), commands = Json::array();

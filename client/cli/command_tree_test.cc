@@ -30,5 +30,25 @@ TEST(CommandTreeTest, HasEveryCommandAndOptionButHiddenOnes) {
   EXPECT_EQ(tree["commands"][0]["options"].back()["value"], "");
 }
 
+TEST(MeantWordTest, IsTheNearestOfWhatIsKnownThere) {
+  CLI::App app("x", "program");
+  std::string text;
+  bool flag = false;
+  app.add_option("-t,--text", text);
+  CLI::App* const below = app.add_subcommand("below");
+  below->add_flag("--deeper", flag);
+  app.add_subcommand("status");
+  const auto meant = [&](std::vector<std::string> words) { return MeantWord(app, words); };
+  EXPECT_EQ(meant({"statsu"}), "status");
+  EXPECT_EQ(meant({"--txt", "a"}), "--text");
+  EXPECT_EQ(meant({"--text", "belo", "below", "--deper"}), "--deeper");
+  EXPECT_EQ(meant({"-t", "belo", "belov"}), "below");
+  EXPECT_EQ(meant({"below", "--texd=1"}), "--text");  // options of all commands may stand behind
+  EXPECT_EQ(meant({"below", "file"}), "");
+  EXPECT_EQ(meant({"--", "statsu"}), "");
+  EXPECT_EQ(meant({"frobnicate"}), "");
+  EXPECT_EQ(meant({"-x"}), "");
+}
+
 }  // namespace
 }  // namespace kvarve::cli

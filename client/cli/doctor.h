@@ -46,19 +46,37 @@ void CheckGpus(const absl::StatusOr<std::vector<ComputeDeviceInfo>>& devices, Fi
 // answer to "status".
 void CheckDaemon(const Json& status, const HostView& host, Findings* findings);
 
-// What the engine's Python says about the packages it would use: versions and whether the plug-in
-// is registered.
-absl::StatusOr<Json> AskPython(const std::string& python);
+// An engine's command line as a shell would take it.
+struct EngineCommand {
+  std::vector<std::string> words;                  // without what follows
+  std::map<std::string, std::string> environment;  // with the command's own assignments
+  // The KV-transfer configuration, dotted flags (--kv-transfer-config.kv_role) included. Null:
+  // there is none; no object: it cannot be read.
+  Json transfer;
+};
+// Assignments in front ("KVARVE=1 vllm serve ..." and "env KVARVE=1 vllm serve ...") count as
+// `environment`.
+EngineCommand ParseEngineCommand(std::vector<std::string> words,
+                                 std::map<std::string, std::string> environment);
+// What the connector reads its settings from: {"extra": {...}, "environment": {"KVARVE_...": ...}}.
+Json ConnectorSettings(const EngineCommand& engine);
+// The Python that such a command runs: its first word when that is a Python, else the one that the
+// first line of the script names. Empty: neither.
+std::string PythonOf(const EngineCommand& engine);
+
+// What the engine's Python says about the packages it would use: versions, whether the plug-in
+// is registered, and whether its connector takes these settings (null: not asked).
+absl::StatusOr<Json> AskPython(const std::string& python, const Json& settings);
 void CheckPython(const Json& answer, Findings* findings);
-// The words of the engine's command line, and its environment.
-void CheckEngineCommand(std::span<const std::string> words,
-                        const std::map<std::string, std::string>& environment, Findings* findings);
+
+// The command line and the environment. `examined`: the endpoint that doctor looks at.
+void CheckEngineCommand(const EngineCommand& engine, const std::string& examined,
+                        Findings* findings);
 
 // What so many engines of that command line take of the daemon (connections, staging), against its
 // limits. `status` is its answer to "status"; empty: without limits, nothing is compared.
-void CheckEngineSize(std::span<const std::string> words,
-                     const std::map<std::string, std::string>& environment, uint32_t engines,
-                     const Json& status, Findings* findings);
+void CheckEngineSize(const EngineCommand& engine, uint32_t engines, const Json& status,
+                     Findings* findings);
 
 // Whether a daemon and this client are of versions that were made for each other (one minor version
 // apart at most).

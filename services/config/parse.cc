@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
 
 #include "absl/strings/str_format.h"
 #include "services/config/settings.h"
+#include "storage/base/edit_distance.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
 
@@ -14,8 +14,6 @@ namespace kvarve {
 namespace {
 
 constexpr double kCapacityPercentMax = 80;
-// Beyond this many edits of a name another name was meant.
-constexpr size_t kNearEdits = 4;
 
 absl::Status Refused(std::string_view why) {
   return absl::InvalidArgumentError(absl::StrFormat("%s", why));
@@ -265,21 +263,6 @@ std::string EnvironmentName(const Setting& setting) {
   return name;
 }
 
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t substitute = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substitute, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row[b.size()];
-}
-
 std::string NearestSetting(std::string_view name) {
   // A whole last part ("capacity_bytes") or a name without its unit ("arena.capacity") is meant
   // too.
@@ -290,16 +273,9 @@ std::string NearestSetting(std::string_view name) {
       return std::string(known);
     }
   }
-  std::string nearest;
-  size_t least = kNearEdits + 1;
-  for (const Setting& setting : Settings()) {
-    const size_t edits = EditDistance(name.substr(0, 128), setting.name);
-    if (edits < least && edits < setting.name.size() / 2) {
-      least = edits;
-      nearest = setting.name;
-    }
-  }
-  return nearest;
+  std::vector<std::string> known;
+  for (const Setting& setting : Settings()) known.emplace_back(setting.name);
+  return NearestWord(name, known);
 }
 
 }  // namespace kvarve

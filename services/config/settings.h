@@ -87,7 +87,6 @@ absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view text);
 // The setting's name that is nearest to `name` by edit distance; empty when none is near enough to
 // be meant.
 std::string NearestSetting(std::string_view name);
-size_t EditDistance(std::string_view a, std::string_view b);
 
 }  // namespace kvarve
 

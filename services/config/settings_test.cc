@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
 #include <set>
 #include <string>
 
@@ -130,27 +129,6 @@ TEST(ParseTest, Addresses) {
         "::1:80", "example.com:80", "127.1:80", ":80", "[127.0.0.1]:80", "127.0.0.1:80x"}) {
     EXPECT_FALSE(ParseListenAddress(text).ok()) << text;
   }
-}
-
-// Against the textbook recursion.
-size_t NaiveDistance(std::string_view a, std::string_view b) {
-  if (a.empty()) return b.size();
-  if (b.empty()) return a.size();
-  return std::min({NaiveDistance(a.substr(1), b) + 1, NaiveDistance(a, b.substr(1)) + 1,
-                   NaiveDistance(a.substr(1), b.substr(1)) + (a[0] == b[0] ? 0 : 1)});
-}
-
-TEST(EditDistanceTest, EqualsTheNaiveRecursion) {
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(seed);
-  std::mt19937 random(seed);
-  for (int i = 0; i < 300; ++i) {
-    std::string a, b;
-    for (size_t n = random() % 7; n > 0; --n) a += static_cast<char>('a' + random() % 3);
-    for (size_t n = random() % 7; n > 0; --n) b += static_cast<char>('a' + random() % 3);
-    EXPECT_EQ(EditDistance(a, b), NaiveDistance(a, b)) << a << " " << b;
-  }
-  EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
 }
 
 TEST(NearestSettingTest, FindsWhatWasMeant) {

@@ -39,6 +39,11 @@ class ClientTest(Case):
         self.kvarve(expect=USAGE)
         self.kvarve("fly", expect=USAGE)
         self.kvarve("status", "--frobnicate", expect=USAGE)
+        self.assertIn("did you mean status?", self.kvarve("sttus", expect=USAGE).stderr)
+        self.assertIn("did you mean --timeout?", self.kvarve("status", "--timout", "1s", expect=USAGE).stderr)
+        error = json.loads(self.kvarve("--json", "lookup", "--kye", "00", expect=USAGE).stdout)["error"]
+        self.assertEqual(error["code"], "INVALID_ARGUMENT")
+        self.assertIn("did you mean --key?", error["message"])
         self.assertIn("Exit codes", self.kvarve("--help").stdout)
         self.assertRegex(self.kvarve("--version").stdout, r"^kvarve \d+\.\d+\.\d+\n$")
         self.kvarve("status", "--endpoint", "http://x", expect=FAILED)

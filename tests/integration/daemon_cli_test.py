@@ -52,6 +52,13 @@ class BlocksTest(Case):
         self.assertEqual(metrics["kvarve_sessions_opened_total"], 5)
         self.assertEqual(metrics['kvarve_local_requests_total{type="lookup",result="ok"}'], 2)
 
+    def test_a_file_may_follow_a_key(self):
+        self.start()
+        key, path = "ab" * 32, self.file("in", os.urandom(BLOCK))
+        block = ("--block-bytes", str(BLOCK))
+        self.assertEqual(self.ask("put", *block, "--key", key, path)["stored"], 1)
+        self.assertEqual(self.ask("lookup", *block, "--key", key)["hit_blocks"], 1)
+
     def test_from_another_host(self):
         token = self.file("token", b"0123456789abcdef0123456789abcdef\n")
         os.chmod(token, 0o600)

@@ -100,6 +100,7 @@ def passive_reason(config, kv_cache_config) -> str | None:
          "a KV group that is not the model's own"),
         (str(getattr(spec, "dtype", "")) not in _ELEMENTS, "KV element type"),
         (getattr(spec, "kv_quant_mode", 0) not in (0, 1), "quantised KV with scales of its own"),
+        (getattr(config.cache_config, "calculate_kv_scales", False), "KV scales that each engine computes for itself"),
         (getattr(spec, "tokens_per_state", 1) != 1 or getattr(spec, "state_content_bytes", None)
          or getattr(spec, "num_head_slots", None), "packed KV pages"),
         (speculative is not None and (speculative.method != "ngram"
