@@ -1,6 +1,7 @@
 #include "client/cli/command_tree.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <vector>
 
 #include "storage/base/edit_distance.h"
@@ -54,13 +55,14 @@ std::string MeantWord(const CLI::App& app, std::span<const std::string> words) {
     }
     const auto commands = at->get_subcommands(/*filter=*/[](const CLI::App*) { return true; });
     if (commands.empty()) continue;  // a positional
-    const CLI::App* const next = at->get_subcommand_no_throw(name);
-    if (next == nullptr) {
+    const auto next = std::ranges::find_if(
+        commands, [&](const CLI::App* command) { return command->check_name(name); });
+    if (next == commands.end()) {
       std::vector<std::string> known;
       for (const CLI::App* command : commands) known.push_back(command->get_name());
       return NearestWord(name, known);
     }
-    at = next;
+    at = *next;
   }
   return "";
 }

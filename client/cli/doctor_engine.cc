@@ -50,10 +50,10 @@ uint64_t SizeFlag(std::span<const std::string> words, const std::string& name,
 std::vector<std::pair<std::string, std::string>> DottedFlags(std::span<const std::string> words) {
   std::vector<std::pair<std::string, std::string>> flags;
   for (size_t i = 0; i < words.size(); ++i) {
-    for (const std::string_view prefix : {"--kv-transfer-config.", "--kv_transfer_config."}) {
-      std::string_view word = words[i];
-      if (!absl::ConsumePrefix(&word, std::string(prefix))) continue;
-      if (const size_t equals = word.find('='); equals != std::string_view::npos) {
+    for (const absl::string_view prefix : {"--kv-transfer-config.", "--kv_transfer_config."}) {
+      absl::string_view word = words[i];
+      if (!absl::ConsumePrefix(&word, prefix)) continue;
+      if (const size_t equals = word.find('='); equals != absl::string_view::npos) {
         flags.emplace_back(word.substr(0, equals), word.substr(equals + 1));
       } else {
         flags.emplace_back(word, i + 1 < words.size() ? words[i + 1] : "");
@@ -74,7 +74,7 @@ Json TransferConfig(std::span<const std::string> words) {
   }
   for (const auto& [path, value] : DottedFlags(words)) {
     Json* at = &config;
-    for (const std::string_view name : absl::StrSplit(path, '.')) {
+    for (const absl::string_view name : absl::StrSplit(path, '.')) {
       if (!at->is_object()) *at = Json::object();
       at = &(*at)[std::string(name)];
     }

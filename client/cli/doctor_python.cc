@@ -83,7 +83,7 @@ std::string InPath(const std::string& program,
   if (program.find('/') != std::string::npos) return program;
   const auto path = environment.find("PATH");
   if (path == environment.end()) return "";
-  for (const std::string_view folder : absl::StrSplit(path->second, ':', absl::SkipEmpty())) {
+  for (const absl::string_view folder : absl::StrSplit(path->second, ':', absl::SkipEmpty())) {
     const std::string file = absl::StrCat(folder, "/", program);
     if (::access(file.c_str(), X_OK) == 0) return file;
   }

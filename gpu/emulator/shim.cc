@@ -1,3 +1,5 @@
+#include "gpu/emulator/shim.h"
+
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>

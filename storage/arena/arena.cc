@@ -1,4 +1,6 @@
 // Extents and slots, and what is asked of the whole arena.
+#include "storage/arena/arena.h"
+
 #include <algorithm>
 #include <utility>
 

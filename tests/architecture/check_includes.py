@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that #include goes only the ways docs/architecture.md allows, and third-party headers only through their door.
+"""Checks that #include goes only the ways docs/architecture.md allows, third-party headers only through their door, and
+that x.cc includes x.h first, so that x.h is known to name what it needs.
 
 usage: check_includes.py [ROOT]   Prints each offence as path:line: reason; exits 1 when there is one.
 """
@@ -98,6 +99,12 @@ def offence(path, header):
     return f'"{header}": {folder} includes only {", ".join(MAY_INCLUDE[folder]) or "nothing else"}'
 
 
+def own_header_is_late(root, path, headers):
+    """The header of the same name is there, and another one is included before it."""
+    own = os.path.splitext(path)[0] + ".h"
+    return path.endswith(".cc") and bool(headers) and headers[0] != own and os.path.exists(os.path.join(root, own))
+
+
 def check(root):
     found = []
     for folder, folders, files in os.walk(root):
@@ -107,12 +114,16 @@ def check(root):
                 continue
             full = os.path.join(folder, name)
             path = os.path.relpath(full, root)
+            headers = []
             with open(full, encoding="utf-8") as f:
                 for number, line in enumerate(f, 1):
                     match = INCLUDE.match(line)
+                    headers += [match.group(1)] if match else []
                     reason = match and offence(path, match.group(1))
                     if reason:
                         found.append(f"{path}:{number}: {reason}")
+            if own_header_is_late(root, path, headers):
+                found.append(f"{path}:1: includes another header before its own")
     return sorted(found)
 
 

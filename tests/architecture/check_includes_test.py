@@ -45,6 +45,15 @@ class CheckIncludes(unittest.TestCase):
             "storage/index/index_test.cc": '#include "storage/index/naive_index_testing.h"\n',
         }))
 
+    def test_own_header_comes_first(self):
+        self.assertEqual(["storage/base/late.cc:1"], self.offences({
+            "storage/base/late.h": "",
+            "storage/base/late.cc": '#include <vector>\n\n#include "storage/base/late.h"\n',
+            "storage/base/first.h": "",
+            "storage/base/first.cc": '// What it does.\n#include "storage/base/first.h"\n\n#include <vector>\n',
+            "storage/base/alone.cc": "#include <vector>\n",
+        }))
+
     def test_unknown_folder_needs_a_rule(self):
         self.assertEqual(["elsewhere/x.cc:1"], self.offences({"elsewhere/x.cc": '#include "storage/base/units.h"\n'}))
 

@@ -15,7 +15,7 @@ class Sample:
     lookup: float  # seconds, kvarve's own share
     load: float
     output: object  # what must be equal: tokens and log-probabilities
-    pages: object  # what the pages held, block by block
+    pages: object = None  # what the pages held, block by block; None: nobody looked
 
 
 @dataclasses.dataclass
@@ -42,7 +42,7 @@ def print_passes(passes: list[Pass]) -> None:
             f"{each.median('computed'):.0f}", f"{each.median('loaded'):.0f}", mebibytes(int(each.median("bytes"))),
             milliseconds(each.median("lookup")), milliseconds(each.median("load")),
             "" if each is cold else yes_no(all(a.output == b.output for a, b in pairs)),
-            "" if each is cold else yes_no(all(a.pages == b.pages for a, b in pairs)),
+            "" if each is cold or cold.samples[0].pages is None else yes_no(all(a.pages == b.pages for a, b in pairs)),
         ])
     print("\n" + format_table(header, rows) + "\n")
 

@@ -50,12 +50,16 @@ class VllmServer:
 
     def complete(self, prompt: list[int], max_tokens: int = 16) -> dict:
         """Greedy completion of token ids; the choice with its token log-probabilities."""
+        return self.ask(prompt, max_tokens)["choices"][0]
+
+    def ask(self, prompt: list[int], max_tokens: int, **wishes: bool) -> dict:
+        """The same with `wishes` for the connector (report=True); the whole answer."""
         body = {"model": "model", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "logprobs": 5,
-                "ignore_eos": True}
+                "ignore_eos": True, "kv_transfer_params": {f"kvarve.{name}": value for name, value in wishes.items()}}
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=300) as answer:
-            return json.load(answer)["choices"][0]
+            return json.load(answer)
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric over the series that carry `labels`."""
