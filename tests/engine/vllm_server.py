@@ -13,6 +13,7 @@ from daemon import free_port
 
 START_SECONDS_MAX = 300
 STOP_SECONDS_MAX = 60
+_DEFAULTS = {"HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 class VllmServer:
@@ -27,7 +28,8 @@ class VllmServer:
         inherited = {name: value for name, value in os.environ.items() if name != "VLLM_ENABLE_V1_MULTIPROCESSING"}
         with open(self.log_path, "ab") as sink:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
-                                             env={**inherited, "VLLM_LOGGING_LEVEL": "INFO", **(environment or {})},
+                                             env={**_DEFAULTS, **inherited, "VLLM_LOGGING_LEVEL": "INFO",
+                                                  **(environment or {})},
                                              start_new_session=True)
         self._wait_ready()
 
