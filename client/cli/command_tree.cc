@@ -59,6 +59,7 @@ std::string MeantWord(const CLI::App& app, std::span<const std::string> words) {
         commands, [&](const CLI::App* command) { return command->check_name(name); });
     if (next == commands.end()) {
       std::vector<std::string> known;
+      known.reserve(commands.size());
       for (const CLI::App* command : commands) known.push_back(command->get_name());
       return NearestWord(name, known);
     }
