@@ -84,6 +84,19 @@ function(kv_test)
   endif()
 endfunction()
 
+# kv_races_beside_grpc(x_test ...): tests that link gRPC, which ThreadSanitizer cannot see into: what it has to know
+# (kv_grpc_order of services/rpc), and what it may not say.
+function(kv_races_beside_grpc)
+  if(NOT KVARVE_SANITIZE MATCHES thread)
+    return()
+  endif()
+  foreach(test ${ARGN})
+    target_sources(${test} PRIVATE $<TARGET_OBJECTS:kv_grpc_order>)
+    set_tests_properties(${test} PROPERTIES ENVIRONMENT ${KVARVE_RACES_BESIDE_GRPC})
+  endforeach()
+endfunction()
+set(KVARVE_RACES_BESIDE_GRPC TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/cmake/races.supp:ignore_noninstrumented_modules=1)
+
 # kv_bench(NAME index_bench SRCS index_bench.cc DEPS ...): lands in build/bench, run by ./dev bench. Under sanitizers it
 # is made only when asked for.
 function(kv_bench)

@@ -2,6 +2,8 @@
 // another's.
 #include <gmock/gmock.h>
 
+#include <atomic>
+
 #include "services/rpc/admin_server.h"
 #include "services/rpc/rpc_fixture_testing.h"
 #include "services/rpc/watch.h"
@@ -288,7 +290,7 @@ TEST_F(CallsTest, AWatcherThatIsLeftBehindHears) {
 
 TEST_F(CallsTest, AdministrationHasItsOwnSocket) {
   const std::string path = folder_ + "/admin.sock";
-  bool drains = false;
+  std::atomic<bool> drains{false};
   AdminActions actions;
   actions.drain = [&](bool draining) {
     drains = draining;

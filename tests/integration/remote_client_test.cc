@@ -11,6 +11,7 @@
 #include "client/cpp/engine/block_ports.h"
 #include "client/rpc/grpc_plane.h"
 #include "services/rpc/rpc_fixture_testing.h"
+#include "storage/base/mutex.h"
 #include "storage/testing/block_generator.h"
 #include "storage/testing/seeded_random.h"
 
@@ -345,11 +346,19 @@ class OtherDaemon final : public v1::KvCache::Service {
   // Whatever the test wants to be sent.
   grpc::Status ReadRun(grpc::ServerContext*, const v1::ReadRunRequest*,
                        grpc::ServerWriter<v1::BlockFrame>* writer) override {
-    for (const v1::BlockFrame& frame : frames) writer->Write(frame);
+    MutexLock lock(&mutex_);
+    writer->Write(frame_);
     return grpc::Status::OK;
   }
-  bool newest_only = false, opens = true;
-  std::vector<v1::BlockFrame> frames;
+  void Send(v1::BlockFrame frame) {
+    MutexLock lock(&mutex_);
+    frame_ = std::move(frame);
+  }
+  std::atomic<bool> newest_only{false}, opens{true};  // a client says hello when it likes
+
+ private:
+  Mutex mutex_;
+  v1::BlockFrame frame_ ABSL_GUARDED_BY(mutex_);
 };
 
 class OtherDaemonTest : public ::testing::Test {
@@ -402,8 +411,9 @@ TEST_F(OtherDaemonTest, FramesOutOfPlaceAreNoBlocks) {
   good.set_block_bytes(4096);
   good.set_payload(std::string(4096, 'x'));
   const auto refused = [&](const std::function<void(v1::BlockFrame*)>& spoil) {
-    daemon_.frames = {good};
-    spoil(&daemon_.frames[0]);
+    v1::BlockFrame frame = good;
+    spoil(&frame);
+    daemon_.Send(std::move(frame));
     const absl::StatusOr<size_t> got = Get();
     EXPECT_EQ(got.status().code(), absl::StatusCode::kInternal);
   };
@@ -413,10 +423,11 @@ TEST_F(OtherDaemonTest, FramesOutOfPlaceAreNoBlocks) {
   refused([](v1::BlockFrame* f) { f->set_payload(std::string(4097, 'x')); });
   refused([](v1::BlockFrame* f) { f->clear_payload(); });
   // In its place, but of another checksum; and a stream that ends inside a block.
-  daemon_.frames = {good};
+  daemon_.Send(good);
   EXPECT_EQ(*Get(), 0u);
   EXPECT_EQ(client_->State().checksum_mismatches, 1u);
-  daemon_.frames[0].set_payload("x");
+  good.set_payload("x");
+  daemon_.Send(good);
   EXPECT_EQ(*Get(), 0u);
 }
 
