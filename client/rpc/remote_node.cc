@@ -22,7 +22,7 @@ namespace {
 constexpr uint32_t kVersionMin = 1, kVersionMax = 1;
 constexpr int kKeepaliveMs = 20'000, kKeepaliveTimeoutMs = 5'000;
 // gRPC spreads each pause by a fifth, so that clients of one daemon do not come back in step.
-constexpr int kFirstPauseMs = 50, kMaxPauseMs = 2'000;
+constexpr int kFirstPauseMs = 50, kMaxPauseMs = 500;
 // Of a run, on its way before this client asks for more: gRPC finds out by itself, anew for each
 // run.
 constexpr int kReadAheadBytes = 4 << 20;
