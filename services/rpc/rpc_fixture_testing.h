@@ -68,6 +68,11 @@ class RpcFixture : public ::testing::Test {
   void Start() {
     cache_ = *Cache::Create(cache_options_);
     store_ = BlockStoreOf(cache_.get(), store_options_);
+    Serve();
+  }
+  // A server with the options as they are now, in the place of the one before.
+  void Serve() {
+    server_.reset();
     auto server = RpcServer::Start(options_, store_.get());
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
