@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
 
-#include "absl/strings/str_format.h"
+#include "gpu/attention/attention_request.h"
 #include "gpu/attention/cpu_kernel.h"
 #include "storage/base/status_macros.h"
 
@@ -22,72 +21,7 @@ PagedTensor InBlock(const BlockLayout& layout, uint64_t row_bytes) {
   return tensor;
 }
 
-absl::Status CheckPages(const AttentionPages& pages) {
-  const bool is_mla = pages.k_dim == kMlaDim;
-  if (std::ranges::find(kAttentionDims, pages.k_dim) == std::end(kAttentionDims) ||
-      pages.v_dim != (is_mla ? kMlaLatent : pages.k_dim)) {
-    return absl::UnimplementedError(
-        absl::StrFormat("attention with K of %d and V of %d elements: there is 64, 80, 96, 128, "
-                        "192 and 256 for both, and 576 with 512 (MLA)",
-                        pages.k_dim, pages.v_dim));
-  }
-  switch (pages.type) {
-    case ElementType::kFp32:
-    case ElementType::kFp16:
-    case ElementType::kBf16:
-    case ElementType::kFp8E4m3:
-      break;
-    default:
-      return absl::UnimplementedError(
-          "attention over elements that are not fp32, fp16, bf16 or fp8 e4m3");
-  }
-  if (pages.page_tokens == 0 || pages.kv_heads == 0) {
-    return absl::InvalidArgumentError("pages of no tokens or no heads");
-  }
-  if (pages.is_blocks) return absl::OkStatus();
-  if (is_mla && pages.v.base != pages.k.base) {
-    return absl::InvalidArgumentError("MLA: V is the first 512 elements of K's row, in place");
-  }
-  // A view of each tensor by itself, so that they may share memory.
-  KvView view{.layers = {{pages.k, {}}},
-              .pages = pages.pages,
-              .page_tokens = pages.page_tokens,
-              .kv_heads = pages.kv_heads,
-              .k_dim = pages.k_dim,
-              .v_dim = 0,
-              .element_bytes = ElementBytes(pages.type)};
-  KV_RETURN_IF_ERROR(ValidateView(view));
-  if (is_mla) return absl::OkStatus();
-  view.layers[0].k = pages.v;
-  return ValidateView(view);
-}
-
-absl::Status CheckOptions(const AttentionPages& pages, const AttentionOptions& options) {
-  if (options.q_heads == 0 || options.q_heads % pages.kv_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%d query heads over %d KV heads: must be a multiple", options.q_heads, pages.kv_heads));
-  }
-  if (options.split_tokens % pages.page_tokens != 0) {
-    return absl::InvalidArgumentError(absl::StrFormat("a split of %d tokens over pages of %d",
-                                                      options.split_tokens, pages.page_tokens));
-  }
-  if (options.window < 0 || options.soft_cap < 0 || !std::isfinite(options.scale)) {
-    return absl::InvalidArgumentError(
-        "window and soft cap must not be negative, the scale not infinite");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
-
-std::pair<int64_t, int64_t> PagedAttention::Attended(const AttentionSequence& sequence,
-                                                     uint32_t token) const {
-  const int64_t position = sequence.q_position + token - sequence.kv_position;
-  const int64_t last = std::clamp<int64_t>(position + 1, 0, sequence.kv_tokens);
-  const int64_t first =
-      options_.window == 0 ? 0 : std::clamp<int64_t>(position + 1 - options_.window, 0, last);
-  return {first, last};
-}
 
 AttentionPages BlockPages(const BlockLayout& layout, uint32_t layer, ElementType type) {
   const bool is_mla = layout.v_dim == 0;
@@ -104,60 +38,22 @@ AttentionPages BlockPages(const BlockLayout& layout, uint32_t layer, ElementType
   return pages;
 }
 
-absl::Status PagedAttention::CheckSequence(size_t index) const {
-  const AttentionSequence& sequence = sequences_[index];
-  if (sequence.q_tokens > kAttentionQueryTokensMax) {
-    return absl::UnimplementedError(absl::StrFormat(
-        "sequence %d has %d query tokens, of at most %d: more is prefill, which is the engine's",
-        index, sequence.q_tokens, kAttentionQueryTokensMax));
-  }
-  const size_t pages = pages_.is_blocks ? sequence.blocks.size() : sequence.table.size();
-  if (sequence.q_tokens == 0 || sequence.kv_tokens < 0 ||
-      sequence.kv_tokens > static_cast<int64_t>(pages) * pages_.page_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("sequence %d: %d query tokens, %d KV tokens over a table of %d pages",
-                        index, sequence.q_tokens, sequence.kv_tokens, pages));
-  }
-  const int64_t begin = Attended(sequence, 0).first;
-  const int64_t end = Attended(sequence, sequence.q_tokens - 1).second;
-  for (int64_t page = begin / pages_.page_tokens; page * pages_.page_tokens < end; ++page) {
-    if (pages_.is_blocks) {
-      if (sequence.blocks[page] != nullptr) continue;
-      return absl::InvalidArgumentError(
-          absl::StrFormat("sequence %d: its block %d is null", index, page));
-    }
-    if (sequence.table[page] < 0 || sequence.table[page] >= pages_.pages) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("sequence %d: page %d of its table is %d, of %d", index, page,
-                          sequence.table[page], pages_.pages));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<PagedAttention> PagedAttention::Create(
     const AttentionPages& pages, const AttentionOptions& options,
     std::span<const AttentionSequence> sequences) {
-  KV_RETURN_IF_ERROR(CheckPages(pages));
-  KV_RETURN_IF_ERROR(CheckOptions(pages, options));
+  KV_RETURN_IF_ERROR(CheckAttention(pages, options, sequences));
   PagedAttention result;
   result.pages_ = pages;
   result.options_ = options;
   result.sequences_.assign(sequences.begin(), sequences.end());
   size_t rows = 0, states = 0;
   for (size_t s = 0; s < sequences.size(); ++s) {
-    KV_RETURN_IF_ERROR(result.CheckSequence(s));
     const AttentionSequence& sequence = sequences[s];
-    const int64_t begin = result.Attended(sequence, 0).first;
-    const int64_t end = result.Attended(sequence, sequence.q_tokens - 1).second;
-    const int64_t split =
-        options.split_tokens == 0 ? std::max<int64_t>(end, 1) : int64_t{options.split_tokens};
     uint32_t splits = 0;
-    for (int64_t at = begin / split * split; at < end; at += split, ++splits) {
-      for (uint32_t head = 0; head < pages.kv_heads; ++head) {
-        result.items_.push_back({static_cast<uint32_t>(s), head, splits, std::max(at, begin),
-                                 std::min(at + split, end)});
-      }
+    for (const KvRange& split : SplitsOf(options, sequence)) {
+      for (uint32_t head = 0; head < pages.kv_heads; ++head)
+        result.items_.push_back({static_cast<uint32_t>(s), head, splits, split.begin, split.end});
+      ++splits;
     }
     result.first_row_.push_back(rows);
     result.first_state_.push_back(states);
@@ -186,7 +82,8 @@ void PagedAttention::Run(size_t index, const float* q) {
   for (uint32_t row = 0; row < rows; ++row) {
     const float* const from = q + (first_row_[item.sequence] + row_of(row)) * k_dim;
     for (uint32_t d = 0; d < k_dim; ++d) scaled[row * size_t{k_dim} + d] = from[d] * scale;
-    std::tie(first[row], last[row]) = Attended(sequence, row / group);
+    const KvRange attended = Attended(options_, sequence, row / group);
+    first[row] = attended.begin, last[row] = attended.end;
   }
   Attend({.pages = &pages_,
           .table = sequence.table.data(),

@@ -9,8 +9,8 @@
 // NaN in a row that is attended reaches the heads and tokens that attend it, what is not attended
 // is never read.
 //
-// This is the CPU's: AVX-512 or AVX2 where the processor has them. Rows of queries and outputs are
-// fp32.
+// PagedAttention is the CPU's: AVX-512 or AVX2 where the processor has them; rows of queries and
+// outputs are fp32. A CUDA device's is in attention_launch.h.
 #ifndef KVARVE_GPU_ATTENTION_ATTENTION_H_
 #define KVARVE_GPU_ATTENTION_ATTENTION_H_
 
@@ -94,9 +94,6 @@ class PagedAttention {
     int64_t begin, end;  // KV tokens
   };
   PagedAttention() = default;
-  absl::Status CheckSequence(size_t index) const;
-  // Attended KV tokens of a query token, as [first, last).
-  std::pair<int64_t, int64_t> Attended(const AttentionSequence& sequence, uint32_t token) const;
 
   AttentionPages pages_;
   AttentionOptions options_;

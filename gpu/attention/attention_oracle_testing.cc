@@ -25,14 +25,14 @@ TestPages::TestPages(const PageShape& shape, uint64_t seed) {
   const int64_t element = ElementBytes(shape.type), heads = shape.kv_heads;
   const int64_t tokens = shape.page_tokens;
   int64_t row = shape.k_dim * element;
-  const bool interleaved = shape.layout == PageLayout::kInterleaved && !is_mla;
+  const bool interleaved = shape.layout == AttentionLayout::kInterleaved && !is_mla;
   if (interleaved) row *= 2;
-  if (shape.layout == PageLayout::kWithGaps) row += 3 * element;  // rows at odd places
-  const bool nhd = shape.layout == PageLayout::kNhd;
+  if (shape.layout == AttentionLayout::kWithGaps) row += 3 * element;  // rows at odd places
+  const bool nhd = shape.layout == AttentionLayout::kNhd;
   PagedTensor tensor;
   tensor.token_stride = nhd ? heads * row : row;
   tensor.head_stride = nhd ? row : tokens * row;
-  tensor.page_stride = heads * tokens * row + (shape.layout == PageLayout::kWithGaps ? 52 : 0);
+  tensor.page_stride = heads * tokens * row + (shape.layout == AttentionLayout::kWithGaps ? 52 : 0);
   tensor.bytes = tensor.page_stride * shape.pages;
   const bool two = !is_mla && !interleaved;
   memory_.resize((two ? 2 : 1) * tensor.bytes);

@@ -14,13 +14,14 @@
 
 namespace kvarve::testing {
 
-enum class PageLayout { kHnd, kNhd, kInterleaved, kWithGaps };
-inline constexpr PageLayout kPageLayouts[] = {PageLayout::kHnd, PageLayout::kNhd,
-                                              PageLayout::kInterleaved, PageLayout::kWithGaps};
+enum class AttentionLayout { kHnd, kNhd, kInterleaved, kWithGaps };
+inline constexpr AttentionLayout kAttentionLayouts[] = {
+    AttentionLayout::kHnd, AttentionLayout::kNhd, AttentionLayout::kInterleaved,
+    AttentionLayout::kWithGaps};
 
 struct PageShape {
   ElementType type = ElementType::kBf16;
-  PageLayout layout = PageLayout::kHnd;
+  AttentionLayout layout = AttentionLayout::kHnd;
   int64_t pages = 8;
   uint32_t page_tokens = 16, kv_heads = 2, k_dim = 64;
 };
@@ -32,6 +33,7 @@ class TestPages {
 
   const AttentionPages& pages() const { return pages_; }
   AttentionPages& pages() { return pages_; }
+  std::span<const std::byte> memory() const { return memory_; }
   float K(int64_t page, uint32_t head, uint32_t token, uint32_t d) const;
   float V(int64_t page, uint32_t head, uint32_t token, uint32_t d) const;
   // All elements of a row of K or V become the number's nearest code.

@@ -18,7 +18,7 @@ namespace kvarve {
 namespace {
 
 using testing::AttentionAnswer;
-using testing::PageLayout;
+using testing::AttentionLayout;
 using testing::PageShape;
 using testing::TestPages;
 
@@ -110,7 +110,7 @@ TEST_F(AttentionTest, AgreesWithTheDefinition) {
         const uint32_t kv_heads = dim == kMlaDim ? 1 : 2;
         const int64_t tokens = 150 + n % 17, pages = (tokens - 1) / page_tokens + 1;
         const TestPages memory({.type = type,
-                                .layout = testing::kPageLayouts[n % 4],
+                                .layout = testing::kAttentionLayouts[n % 4],
                                 .pages = pages,
                                 .page_tokens = page_tokens,
                                 .kv_heads = kv_heads,

@@ -25,6 +25,11 @@ enum class KernelFamily : uint8_t {
   kScatterFp8,
   kGatherInt4,
   kScatterInt4,
+  kAttentionFp32,
+  kAttentionFp16,
+  kAttentionBf16,
+  kAttentionFp8,
+  kMergeStates,
 };
 
 struct KernelInfo {
@@ -32,6 +37,7 @@ struct KernelInfo {
   KernelFamily family;
   uint32_t vector_bytes;  // of one access
   uint32_t params_bytes;
+  uint32_t dim = 0;  // attention: elements of a K row that it has room for
 };
 
 inline constexpr uint32_t kKernelThreads = 256;  // of a block, all kernels
@@ -67,14 +73,31 @@ inline constexpr KernelInfo kKernels[] = {
     {"kv_scatter_fp8", KernelFamily::kScatterFp8, 1, sizeof(PackParams)},
     {"kv_gather_int4", KernelFamily::kGatherInt4, 1, sizeof(PackParams)},
     {"kv_scatter_int4", KernelFamily::kScatterInt4, 1, sizeof(PackParams)},
+    {"kv_attention_fp32_64", KernelFamily::kAttentionFp32, 16, sizeof(AttentionParams), 64},
+    {"kv_attention_fp32_128", KernelFamily::kAttentionFp32, 16, sizeof(AttentionParams), 128},
+    {"kv_attention_fp32_256", KernelFamily::kAttentionFp32, 16, sizeof(AttentionParams), 256},
+    {"kv_attention_fp16_64", KernelFamily::kAttentionFp16, 16, sizeof(AttentionParams), 64},
+    {"kv_attention_fp16_128", KernelFamily::kAttentionFp16, 16, sizeof(AttentionParams), 128},
+    {"kv_attention_fp16_256", KernelFamily::kAttentionFp16, 16, sizeof(AttentionParams), 256},
+    {"kv_attention_bf16_64", KernelFamily::kAttentionBf16, 16, sizeof(AttentionParams), 64},
+    {"kv_attention_bf16_128", KernelFamily::kAttentionBf16, 16, sizeof(AttentionParams), 128},
+    {"kv_attention_bf16_256", KernelFamily::kAttentionBf16, 16, sizeof(AttentionParams), 256},
+    {"kv_attention_bf16_mla", KernelFamily::kAttentionBf16, 16, sizeof(AttentionParams), 576},
+    {"kv_attention_fp8_64", KernelFamily::kAttentionFp8, 16, sizeof(AttentionParams), 64},
+    {"kv_attention_fp8_128", KernelFamily::kAttentionFp8, 16, sizeof(AttentionParams), 128},
+    {"kv_attention_fp8_256", KernelFamily::kAttentionFp8, 16, sizeof(AttentionParams), 256},
+    {"kv_merge_states", KernelFamily::kMergeStates, 4, sizeof(MergeParams)},
 };
 inline constexpr size_t kKernelCount = sizeof(kKernels) / sizeof(kKernels[0]);
 static_assert(kKernelCount <= kMaxKernels);
 
-// The row of kKernels for an access of so many bytes; nothing for a width the family lacks.
-constexpr std::optional<uint32_t> FindKernelRow(KernelFamily family, uint32_t vector_bytes) {
+// The row of kKernels for an access of so many bytes, and with room for `dim` elements; nothing for
+// what the family lacks.
+constexpr std::optional<uint32_t> FindKernelRow(KernelFamily family, uint32_t vector_bytes,
+                                                uint32_t dim = 0) {
   for (uint32_t i = 0; i < kKernelCount; ++i) {
-    if (kKernels[i].family == family && kKernels[i].vector_bytes == vector_bytes) return i;
+    const KernelInfo& info = kKernels[i];
+    if (info.family == family && info.vector_bytes == vector_bytes && info.dim >= dim) return i;
   }
   return std::nullopt;
 }
@@ -93,6 +116,11 @@ inline constexpr FamilyInfo kFamilies[] = {
     {KernelFamily::kScatterFp8, "blocks of fp8 to pages"},
     {KernelFamily::kGatherInt4, "pages to blocks of int4, a scale and a zero a group"},
     {KernelFamily::kScatterInt4, "blocks of int4 to pages"},
+    {KernelFamily::kAttentionFp32, "attention over pages of fp32, for tests"},
+    {KernelFamily::kAttentionFp16, "attention over pages of fp16"},
+    {KernelFamily::kAttentionBf16, "attention over pages of bf16; MLA: K of 576 with V in it"},
+    {KernelFamily::kAttentionFp8, "attention over pages of fp8 (e4m3fn)"},
+    {KernelFamily::kMergeStates, "splits' or tiers' outputs and log-sum-exps to one; the sinks"},
 };
 
 }  // namespace kvarve

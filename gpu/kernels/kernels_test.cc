@@ -6,6 +6,7 @@
 #include <string>
 
 #include "gpu/emulator/shim.h"
+#include "gpu/emulator/shim_launch.h"
 #include "gpu/kernels/kernels_testing.h"
 #include "gpu/kernels/packers_oracle_testing.h"
 
@@ -17,18 +18,6 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
-
-std::string RunOnShim(const Launch& launch, shim::Order order, uint64_t seed) {
-  const KernelInfo& info = kKernels[launch.kernel];
-  const shim::KernelEntry* const entry = shim::FindKernel(info.name);
-  if (entry == nullptr) return std::string("no kernel ") + info.name;
-  shim::Grid grid;
-  grid.grid.x = launch.grid;
-  grid.block.x = kKernelThreads;
-  grid.order = order;
-  grid.seed = seed;
-  return shim::RunGrid(grid, [&] { entry->run(launch.params.data()); });
-}
 
 TEST(KernelsTest, TheShimHasTheKernelsOfTheTableAndNoOther) {
   std::set<std::string> expected, there;
@@ -52,26 +41,29 @@ TEST_P(EveryKernel, EqualsTheOracle) {
       // Sanitized runs take every layout and every size, not every pair of them.
       if (kSanitized && page_tokens != 8 && (turn + page_tokens / 8) % 4 != 0) continue;
       const auto order = static_cast<shim::Order>(turn++ % 3);
-      CheckKernel(
-          {GetParam(), layout, page_tokens, seed},
-          [&](const Launch& launch, const Memory&) { return RunOnShim(launch, order, seed); });
+      CheckKernel({GetParam(), layout, page_tokens, seed},
+                  [&](const Launch& launch, const Memory&) {
+                    return shim::RunOnShim(launch, order, seed);
+                  });
       ++seed;
       if (HasFailure()) return;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, EveryKernel, ::testing::Range<uint32_t>(0, kKernelCount),
+// The rest are attention's: gpu/attention/attention_kernels_test.cc runs them.
+INSTANTIATE_TEST_SUITE_P(Table, EveryKernel,
+                         ::testing::Range(0u, *FindKernelRow(KernelFamily::kAttentionFp32, 16)),
                          [](const auto& info) { return std::string(kKernels[info.param].name); });
 
 TEST(KernelsTest, FarPages) {
   CheckFarPages(
-      [](const Launch& l, const Memory&) { return RunOnShim(l, shim::Order::kForward, 1); });
+      [](const Launch& l, const Memory&) { return shim::RunOnShim(l, shim::Order::kForward, 1); });
 }
 
 TEST(KernelsTest, ManyPieces) {
   CheckManyPieces(
-      [](const Launch& l, const Memory&) { return RunOnShim(l, shim::Order::kRandom, 1); });
+      [](const Launch& l, const Memory&) { return shim::RunOnShim(l, shim::Order::kRandom, 1); });
 }
 
 // The oracle against values known otherwise: OCP's fp8 table, IEEE's halves, bf16's roundings.

@@ -1,28 +1,12 @@
 // Gather and scatter that change the representation on the way: fp8 with a scale a head, int4 with
 // a scale and a zero a group. The arithmetic is IEEE's, one operation at a time (no contraction),
 // so that every device and the CPU get the same bits.
+#include "gpu/kernels/numbers.cuh"
 #include "gpu/kernels/params.h"
 #include "gpu/kernels/portable.cuh"
 
 namespace kvarve {
 namespace {
-
-constexpr uint32_t kThreads = 256;
-constexpr float kInfinity = __builtin_huge_valf();
-
-KV_DEVICE float LoadElement(uint64_t at, uint32_t type) {
-  if (type == kF32) return *At<const float>(at);
-  const uint16_t bits = *At<const uint16_t>(at);
-  return type == kBf16 ? FromBf16(bits) : FromF16(bits);
-}
-
-KV_DEVICE void StoreElement(uint64_t at, uint32_t type, float value) {
-  if (type == kF32) {
-    *At<float>(at) = value == value ? value : BitsToFloat(0x7fffffffu);  // one NaN for all
-  } else {
-    *At<uint16_t>(at) = type == kBf16 ? ToBf16(value) : ToF16(value);
-  }
-}
 
 // One head of one tensor of one block.
 struct Head {
@@ -49,18 +33,16 @@ struct Head {
   }
 };
 
-KV_DEVICE bool IsFinite(float value) { return (FloatToBits(value) & 0x7f800000u) != 0x7f800000u; }
-
 // The largest finite magnitude of the block's threads, in all of them.
 KV_DEVICE float BlockMax(float value) {
-  KV_SHARED_ARRAY(float, of_warp, kThreads / 32);
+  KV_SHARED_ARRAY(float, of_warp, kBlockThreads / 32);
   for (uint32_t lanes = 16; lanes > 0; lanes /= 2) {
     const float other = __shfl_xor_sync(kWholeWarp, value, lanes);
     value = other > value ? other : value;
   }
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
   __syncthreads();
-  for (uint32_t warp = 0; warp < kThreads / 32; ++warp)
+  for (uint32_t warp = 0; warp < kBlockThreads / 32; ++warp)
     value = of_warp[warp] > value ? of_warp[warp] : value;
   __syncthreads();  // before somebody writes of_warp for the next head
   return value;

@@ -96,10 +96,95 @@ struct PackParams {
   uint32_t unused;
 };
 
+// Rows (page, head, token) of one layer's K or V.
+struct PagedRows {
+  uint64_t base;  // row (0, 0, 0)
+  int64_t page_stride;
+  int64_t head_stride;
+  int64_t token_stride;
+};
+
+// Query rows that an item has at most; with more, it is several items.
+inline constexpr uint32_t kAttentionRows = 8;
+
+// The work of one block: some query rows of one KV head of one split of one sequence. Of rows
+// (query token, query head of the KV head's group) it has [row, row + rows).
+struct AttentionItem {
+  int64_t position;  // of the first query token, counted from the sequence's first KV token
+  uint64_t pages;    // first of its page ids
+  uint64_t q_token;  // first query token of the sequence
+  uint64_t out_row;  // of (first query token, query head 0) in `out` and `lse`
+  uint32_t begin;    // KV tokens [begin, end); each is attended by one of its rows; may be empty
+  uint32_t end;
+  uint32_t head;  // KV head
+  uint32_t row;
+  uint32_t rows;
+  uint32_t unused;
+};
+
+// A query token attends the KV tokens up to its own position, with a window W the last W of them.
+// out: [rows][v_dim], normalised; lse: float[rows], natural, after scale and cap. Rows go by (query
+// token, query head). Of nothing they are 0 and -infinity.
+struct AttentionParams {
+  PagedRows k;
+  PagedRows v;        // MLA: k, and a row's first v_dim elements are V
+  uint64_t page_ids;  // int32
+  uint64_t items;     // AttentionItem[item_count]
+  uint64_t q;
+  uint64_t out;
+  uint64_t lse;
+  int64_t q_token_stride;
+  int64_t q_head_stride;
+  int64_t window;  // 0: none
+  uint32_t item_count;
+  uint32_t page_tokens;
+  uint32_t q_heads;
+  uint32_t group;  // query heads a KV head
+  uint32_t k_dim;  // multiples of 16
+  uint32_t v_dim;
+  uint32_t q_type;  // NumberType
+  uint32_t out_type;
+  float scale;     // of q . k, K's own scale in it
+  float v_scale;   // of V
+  float soft_cap;  // 0: none
+  uint32_t wide;   // 1: all K and V rows lie at multiples of 16 bytes
+};
+
+// A part of an attention: float[rows][dim] normalised outputs, and their float[rows] log-sum-exps.
+struct MergePart {
+  uint64_t out;
+  uint64_t lse;
+};
+
+// Some rows of parts that have the same rows.
+struct MergeItem {
+  uint64_t first_part;
+  uint64_t out_row;  // of the first row
+  uint32_t part_count;
+  uint32_t row;   // the first one of the parts'
+  uint32_t rows;  // at most kAttentionRows
+  uint32_t unused;
+};
+
+struct MergeParams {
+  uint64_t items;  // MergeItem[item_count]
+  uint64_t parts;  // MergePart
+  uint64_t base;   // what the parts' addresses count from
+  uint64_t out;    // [rows][dim]; it and `lse` may be those of the first part
+  uint64_t lse;    // float[rows]
+  uint64_t sinks;  // float[q_heads], a logit without a value; 0: none
+  uint32_t item_count;
+  uint32_t q_heads;  // row r of parts is of query head r % q_heads
+  uint32_t dim;
+  uint32_t out_type;  // NumberType
+};
+
 static_assert(sizeof(MoveTensor) == 48 && sizeof(MoveParams) == 64 &&
               sizeof(CopyPagesParams) == 40);
 static_assert(sizeof(ReshapeParams) == 176 && sizeof(BatchCopyParams) == 40);
 static_assert(sizeof(PackParams) == 88 && sizeof(CopyJob) == 24);
+static_assert(sizeof(AttentionItem) == 56 && sizeof(AttentionParams) == 176);
+static_assert(sizeof(MergeItem) == 32 && sizeof(MergePart) == 16 && sizeof(MergeParams) == 64);
 
 }  // namespace kvarve
 

@@ -11,14 +11,14 @@
 #if defined(__CUDACC__)
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
-// A kernel takes one parameter struct. Four blocks a processor leave 64 registers a thread: without
-// a bound ptxas saves registers until it spills.
-#define KV_KERNEL(name, Params) \
-  extern "C" __global__ void __launch_bounds__(256, 4) name(const __grid_constant__ Params p)
+// A kernel takes one parameter struct. So many blocks a processor bound its registers (four leave
+// 64 a thread): without a bound ptxas saves registers until it spills.
+#define KV_KERNEL_OF(name, Params, blocks) \
+  extern "C" __global__ void __launch_bounds__(256, blocks) name(const __grid_constant__ Params p)
 #define KV_SHARED_ARRAY(Type, name, count) __shared__ Type name[count]
 #else
 #include "gpu/emulator/shim.h"
-#define KV_KERNEL(name, Params)                                                            \
+#define KV_KERNEL_OF(name, Params, blocks)                                                 \
   static void name(const Params& p);                                                       \
   static const ::kvarve::shim::KernelEntry name##_entry(                                   \
       #name, sizeof(Params), [](const void* q) { name(*static_cast<const Params*>(q)); }); \
@@ -28,11 +28,14 @@
   Type* const name =                       \
       static_cast<Type*>(::kvarve::shim::StaticShared(&name##_key, sizeof(Type) * (count)))
 #endif
+#define KV_KERNEL(name, Params) KV_KERNEL_OF(name, Params, 4)
 #define KV_DEVICE __device__ __forceinline__
 
 namespace kvarve {
 
 inline constexpr unsigned kWholeWarp = 0xffffffffu;
+inline constexpr uint32_t kBlockThreads = 256;  // of every kernel
+inline constexpr float kInfinity = __builtin_huge_valf();
 
 // An access of so many bytes at once.
 template <int bytes>
@@ -130,14 +133,12 @@ KV_DEVICE uint16_t ToF16(float value) {
 #endif
 }
 
+// A magnitude's bits, moved to where fp32 has them, are right but for the exponent's bias, which a
+// multiplication puts right for subnormal codes too.
 KV_DEVICE float FromFp8(uint8_t bits) {
-  const uint32_t sign = (bits & 0x80u) << 24, exponent = bits >> 3 & 15, fraction = bits & 7;
-  if (exponent == 15 && fraction == 7) return BitsToFloat(sign | 0x7fc00000u);
-  if (exponent == 0) {
-    const float magnitude = static_cast<float>(fraction) * 0.001953125f;  // 2^-9
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  return BitsToFloat(sign | (exponent + 120) << 23 | fraction << 20);
+  const auto moved = static_cast<uint32_t>(static_cast<int32_t>(uint32_t{bits} << 24) >> 4);
+  const uint32_t value = FloatToBits(BitsToFloat(moved & 0x87f00000u) * 0x1p120f);
+  return BitsToFloat((bits & 0x7fu) == 0x7f ? (value & 0x80000000u) | 0x7fc00000u : value);
 }
 
 // e4m3fn: to nearest, ties to even; saturates at 448; NaN becomes 0x7f.
@@ -156,6 +157,35 @@ KV_DEVICE uint8_t ToFp8(float value) {
   const uint32_t rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1);
   const uint32_t code = (rounded >> 20) - (120u << 3);
   return static_cast<uint8_t>(sign | (code > 0x7e ? 0x7e : code));
+#endif
+}
+
+// The sum of a product, rounded once on a device.
+KV_DEVICE float Fma(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// 2^x and log2(x) to about 2 units in the last place; of subnormal numbers as of 0.
+KV_DEVICE float Exp2(float x) {
+#if defined(__CUDA_ARCH__)
+  float value;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+#else
+  return exp2f(x);
+#endif
+}
+KV_DEVICE float Log2(float x) {
+#if defined(__CUDA_ARCH__)
+  float value;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+#else
+  return log2f(x);
 #endif
 }
 

@@ -40,7 +40,7 @@ class Runner;
 // False: a fault, which the runner holds.
 using Handler = bool (*)(Runner&, Thread&, const Instruction&);
 
-enum class Flow : uint8_t { kNext, kBranch, kReturn, kBarrier, kShuffle };
+enum class Flow : uint8_t { kNext, kBranch, kReturn, kBarrier, kShuffle, kWarpBarrier };
 
 struct Instruction {
   Handler run = nullptr;

@@ -79,6 +79,26 @@ struct Mad {
     return true;
   }
 };
+bool FusedMultiplyAdd(Runner&, Thread& t, const Instruction& i) {
+  Put<float>(t, i.operands[0],
+             std::fmaf(Get<float>(t, i.operands[1]), Get<float>(t, i.operands[2]),
+                       Get<float>(t, i.operands[3])));
+  t.origins[i.operands[0].reg] = 0;
+  return true;
+}
+// The first one's sign, the second one's magnitude.
+bool CopySign(Runner&, Thread& t, const Instruction& i) {
+  Put<float>(t, i.operands[0],
+             std::copysign(Get<float>(t, i.operands[2]), Get<float>(t, i.operands[1])));
+  return true;
+}
+float WithoutSubnormal(float value) { return std::fabs(value) < 0x1p-126f ? 0.0f * value : value; }
+template <float (*function)(float)>
+bool Approximate(Runner&, Thread& t, const Instruction& i) {
+  Put<float>(t, i.operands[0],
+             WithoutSubnormal(function(WithoutSubnormal(Get<float>(t, i.operands[1])))));
+  return true;
+}
 template <bool remainder>
 struct Divide {
   template <typename T>
@@ -354,6 +374,7 @@ bool FindHandler(const std::vector<std::string>& parts, Instruction* i) {
   const bool arithmetic = typed || (rounded && i->type.kind == 'f');
   if (name == "bra") return i->flow = Flow::kBranch, typed ? has("uni") : words == 0;
   if (name == "ret") return i->flow = Flow::kReturn, words == 0;
+  if (name == "bar" && has("warp")) return i->flow = Flow::kWarpBarrier, words == 2 && has("sync");
   if (name == "bar") return i->flow = Flow::kBarrier, typed && has("sync");
   if (name == "shfl") return i->flow = Flow::kShuffle, has("sync") && has("bfly") && has("b32");
   if (name == "membar") return i->run = &Nothing, typed;
@@ -370,6 +391,7 @@ bool FindHandler(const std::vector<std::string>& parts, Instruction* i) {
       words == (has("lo") || has("rn") ? 2 : 1))
     i->run = OfType<Mul>(i->type);
   if (name == "mul" && has("wide") && i->type.bytes == 4) i->run = OfType<MulWide>(i->type);
+  if (name == "fma" && rounded && i->type == Type{'f', 4}) i->run = &FusedMultiplyAdd;
   if (name == "mad" && has("lo") && words == 2) i->run = OfType<Mad>(i->type);
   if (name == "div" && (i->type.kind == 'f' ? rounded : typed))
     i->run = OfType<Divide<false>>(i->type);
@@ -383,6 +405,11 @@ bool FindHandler(const std::vector<std::string>& parts, Instruction* i) {
   if (name == "shl" && typed) i->run = OfType<ShiftLeft>(i->type);
   if (name == "shr" && typed) i->run = OfType<ShiftRight>(i->type);
   if (name == "neg" && typed) i->run = OfType<Negate>(i->type);
+  if (name == "copysign" && typed && i->type == Type{'f', 4}) i->run = &CopySign;
+  // To a few units in the last place; subnormal numbers are 0.
+  const bool approximate = words == 3 && has("approx") && has("ftz") && i->type == Type{'f', 4};
+  if (name == "ex2" && approximate) i->run = &Approximate<std::exp2>;
+  if (name == "lg2" && approximate) i->run = &Approximate<std::log2>;
   if (name == "abs" && typed && i->type.kind == 'f') i->run = OfType<Absolute>(i->type);
   if (name == "selp" && typed) i->run = OfType<Select>(i->type);
   if (name == "cvt") i->run = FindConversion(parts, *i);

@@ -119,7 +119,8 @@ bool Runner::RunThread(const Entry& entry, Thread& thread) {
   }
 }
 
-// shfl.sync.bfly under the whole warp's mask: all lanes that live must be there.
+// What a warp's lanes do together, under its whole mask: shfl.sync.bfly, or bar.warp.sync. All
+// lanes that live must be there.
 bool Runner::Shuffle(const Entry& entry, uint32_t warp, bool* moved) {
   const uint32_t first = warp * kWarp, end = std::min<uint32_t>(first + kWarp, threads_.size());
   int pc = -1;
@@ -128,7 +129,8 @@ bool Runner::Shuffle(const Entry& entry, uint32_t warp, bool* moved) {
     if (thread.state == Thread::State::kDone) continue;
     if (thread.state != Thread::State::kShuffle) return true;
     if (pc >= 0 && thread.pc != pc)
-      return Fault(thread, entry.code[thread.pc], "lanes of a warp are at two different shuffles");
+      return Fault(thread, entry.code[thread.pc],
+                   "lanes of a warp are at two different shuffles or barriers");
     pc = thread.pc;
   }
   if (pc < 0) return true;
@@ -137,11 +139,17 @@ bool Runner::Shuffle(const Entry& entry, uint32_t warp, bool* moved) {
     const Operand& o = instruction.operands[i];
     return static_cast<uint32_t>(o.reg >= 0 ? thread.registers[o.reg] : o.value);
   };
+  const bool shuffles = instruction.flow == Flow::kShuffle;
   std::array<uint32_t, kWarp> values{};
-  for (uint32_t i = first; i < end; ++i) values[i - first] = read(threads_[i], 1);
+  for (uint32_t i = first; shuffles && i < end; ++i) values[i - first] = read(threads_[i], 1);
   for (uint32_t i = first; i < end; ++i) {
     Thread& thread = threads_[i];
     if (thread.state == Thread::State::kDone) continue;
+    if (!shuffles) {
+      if (read(thread, 0) != 0xffffffffu)
+        return Fault(thread, instruction, "a barrier of other than a whole warp");
+      continue;
+    }
     const uint32_t from = (i - first) ^ read(thread, 2);
     if (read(thread, 3) != 31 || read(thread, 4) != 0xffffffffu)
       return Fault(thread, instruction, "a shuffle of other than whole warps");

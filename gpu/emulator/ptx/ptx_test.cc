@@ -6,13 +6,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <set>
-#include <sstream>
 #include <string>
 
 #include "gpu/emulator/planted.h"
+#include "gpu/emulator/ptx/ptx_launch_testing.h"
 #include "gpu/emulator/ptx/ptx_module.h"
 #include "gpu/emulator/ptx/ptx_run.h"
 #include "gpu/kernels/kernels_testing.h"
@@ -24,33 +23,6 @@ using testing::CheckKernel;
 using ::testing::HasSubstr;
 using testing::Memory;
 using testing::PageLayout;
-
-constexpr const char* kTargets[] = {"80", "90", "100", "120"};
-
-// Parsed once for each target.
-const Module& ModuleFor(const std::string& target) {
-  static auto& modules = *new std::map<std::string, Module>;
-  const auto found = modules.find(target);
-  if (found != modules.end()) return found->second;
-  std::ifstream file(std::string(KV_PTX_FOLDER) + "/kernels_" + target + ".ptx");
-  std::stringstream text;
-  text << file.rdbuf();
-  absl::StatusOr<Module> module = ParseModule(text.str());
-  EXPECT_TRUE(module.ok()) << target << ": " << module.status();
-  return modules.emplace(target, module.ok() ? *std::move(module) : Module{}).first->second;
-}
-
-std::string RunOnPtx(const Module& module, const Launch& launch, const Memory& memory,
-                     bool reverse) {
-  const KernelInfo& info = kKernels[launch.kernel];
-  std::vector<Allocation> allocations;
-  for (const auto& bytes : memory)
-    allocations.push_back({reinterpret_cast<uint64_t>(bytes.data()), bytes.size()});
-  Grid grid;
-  grid.blocks = launch.grid, grid.threads = kKernelThreads, grid.reverse = reverse;
-  return Runner(module, allocations)
-      .Run(info.name, std::span(launch.params).first(info.params_bytes), grid);
-}
 
 TEST(PtxTest, EachTargetHasTheKernelsOfTheTableAndNoOther) {
   std::set<std::string> expected;
@@ -83,7 +55,9 @@ TEST_P(EveryKernel, EqualsTheOracle) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, EveryKernel, ::testing::Range<uint32_t>(0, kKernelCount),
+// The rest are attention's: ptx_attention_test.cc runs them.
+INSTANTIATE_TEST_SUITE_P(Table, EveryKernel,
+                         ::testing::Range(0u, *FindKernelRow(KernelFamily::kAttentionFp32, 16)),
                          [](const auto& info) { return std::string(kKernels[info.param].name); });
 
 TEST(PtxTest, FarPagesAndManyPieces) {
@@ -146,6 +120,10 @@ TEST(PtxTest, CatchesPlantedBugs) {
       {"add.cc.u32 %r2, %r1, %r1;", "no support for: add.cc.u32"},
       {"mov.u32 %r2, %laneid.x;", "no support for register"},
       {"bra $nowhere;", "no label $nowhere"},
+      {"bar.warp.sync -1;", ""},
+      {"bar.warp.sync 255;", "a barrier of other than a whole warp"},
+      {"fma.rz.f32 %f1, %f2, %f2, %f2;", "no support for: fma.rz.f32"},
+      {"ex2.approx.f32 %f1, %f2;", "no support for: ex2.approx.f32"},
       // fp8 that does not saturate is no PTX at all.
       {"cvt.rn.e4m3x2.f32 %rs1, %f1, %f1;", "no support for: cvt.rn.e4m3x2.f32"},
       {"cp.async.cg.shared.global [buffer], [%rd1], 16;\ncp.async.commit_group;\n"
@@ -194,10 +172,7 @@ TEST(PtxTest, CatchesPlantedBugsInCompiledCode) {
       {"kv_planted_fp8", 1, ""},
   };
   for (const char* target : kTargets) {
-    std::ifstream file(std::string(KV_PTX_FOLDER) + "/planted_" + target + ".ptx");
-    std::stringstream text;
-    text << file.rdbuf();
-    const absl::StatusOr<Module> module = ParseModule(text.str());
+    const absl::StatusOr<Module> module = LoadModule(std::string("planted_") + target);
     ASSERT_TRUE(module.ok()) << target << ": " << module.status();
     for (const Planted& planted : list) {
       SCOPED_TRACE(std::string(planted.kernel) + " sm_" + target);
@@ -243,6 +218,13 @@ TEST(PtxTest, Arithmetic) {
       {"mov.f32 %f1, 0f44800000;\ncvt.rn.satfinite.e4m3x2.f32 %rs1, %f1, %f1;\ncvt.u32.u16 %r3, "
        "%rs1;",
        0x7e7e},
+      // (1 + 2^-12)^2 - 1: what two roundings lose, the last bit is kept.
+      {"mov.f32 %f1, 0f3F800800;\nfma.rn.f32 %r3, %f1, %f1, 0fBF800000;", 0x3a000400},
+      {"mov.f32 %f1, 0fBF800000;\ncopysign.f32 %r3, %f1, 0f40400000;", 0xc0400000},
+      {"mov.f32 %f1, 0f40400000;\nex2.approx.ftz.f32 %r3, %f1;", 0x41000000},
+      {"mov.f32 %f1, 0fFF800000;\nex2.approx.ftz.f32 %r3, %f1;", 0},
+      {"mov.f32 %f1, 0f41000000;\nlg2.approx.ftz.f32 %r3, %f1;", 0x40400000},
+      {"mov.f32 %f1, 0f00000001;\nlg2.approx.ftz.f32 %r3, %f1;", 0xff800000},
       {"mov.f32 %f1, 0f477FF000;\ncvt.rn.f16.f32 %rs1, %f1;\ncvt.u32.u16 %r3, %rs1;", 0x7c00},
   };
   for (const auto& [body, expected] : cases) {
