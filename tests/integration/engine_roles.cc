@@ -195,6 +195,7 @@ int DaemonRole(const Stage& stage) {
   cache_options.arena.hugetlb = false;
   cache_options.arena.prefault = false;
   cache_options.arena.hold_dropped = true;
+  cache_options.arena.is_writable = stage.args.size() > 1 && stage.args[1] == "writable";
   const std::unique_ptr<Cache> cache = Cache::Create(cache_options).value();
   LocalServerOptions options;
   options.socket_path = stage.args[0];

@@ -45,7 +45,7 @@ int WorkerRole(const Stage& stage);
 int LooperRole(const Stage& stage);
 // SOCKET: leases, forks a child that lives until the peer socket closes, says "ready", and waits.
 int ForkerRole(const Stage& stage);
-// SOCKET: a daemon.
+// SOCKET [TRUST]: a daemon; TRUST, of its arena, is read_only (also without) or writable.
 int DaemonRole(const Stage& stage);
 
 }  // namespace kvarve::testing

@@ -9,9 +9,7 @@
 #include "gpu/device/cpu_device.h"
 #include "gpu/device/cuda_device.h"
 #include "gpu/transfer/transfer_testing.h"
-#include "services/local/local_server.h"
 #include "storage/base/log.h"
-#include "storage/base/units.h"
 #include "storage/testing/block_generator.h"
 
 namespace kvarve::testing {
@@ -211,25 +209,6 @@ int GpuEngineRole(const Stage& stage) {
     if (!complaint.empty()) std::fprintf(stderr, "%s\n", complaint.c_str());
     stage.Say(wrong || !complaint.empty() ? "wrong" : "turn");
   }
-  return 0;
-}
-
-int GpuDaemonRole(const Stage& stage) {
-  SetLogLevel(LogLevel::kError);
-  CacheOptions cache_options;
-  cache_options.arena.capacity_bytes = 64 * kMiB;
-  cache_options.arena.chunk_bytes = 32 * kMiB;
-  cache_options.arena.hugetlb = false;
-  cache_options.arena.prefault = false;
-  cache_options.arena.hold_dropped = true;
-  cache_options.arena.is_writable = stage.args[1] == "writable";
-  const std::unique_ptr<Cache> cache = Cache::Create(cache_options).value();
-  LocalServerOptions options;
-  options.socket_path = stage.args[0];
-  const auto server = LocalServer::Start(options, cache.get());
-  if (!server.ok()) return 1;
-  stage.Say("serving");
-  stage.Listen();
   return 0;
 }
 

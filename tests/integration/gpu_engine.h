@@ -70,8 +70,6 @@ class GpuEngine {
 // SOCKET ENGINE PATH SEED: turns until the test is gone. Says "turn" after each, "wrong" when bytes
 // were, or the fake driver saw a bug.
 int GpuEngineRole(const Stage& stage);
-// SOCKET TRUST: a daemon; TRUST is read_only or writable.
-int GpuDaemonRole(const Stage& stage);
 
 }  // namespace kvarve::testing
 

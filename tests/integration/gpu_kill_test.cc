@@ -15,6 +15,7 @@
 
 #include "services/local/testing/plane_fixture.h"
 #include "storage/testing/block_generator.h"
+#include "tests/integration/engine_roles.h"
 #include "tests/integration/gpu_engine.h"
 #include "tests/integration/spawned.h"
 
@@ -168,7 +169,7 @@ TEST_P(GpuKillTest, KilledDaemonsLeaveNothingBehind) {
   Holdings first;
   uint64_t lost = 0;
   for (int cycle = 0; cycle < kDaemonCycles; ++cycle) {
-    Spawned daemon("gpu_daemon", {options_.socket_path, trust});
+    Spawned daemon("daemon", {options_.socket_path, trust});
     ASSERT_EQ(daemon.Hear(), "serving");
     ASSERT_TRUE(engine.Ready() && keeper.Ready());
     keeper.Put();
@@ -215,7 +216,7 @@ int main(int argc, char** argv) {
   int status = 0;
   if (kvarve::testing::RunRole(argc, argv,
                                {{"gpu_engine", kvarve::testing::GpuEngineRole},
-                                {"gpu_daemon", kvarve::testing::GpuDaemonRole}},
+                                {"daemon", kvarve::testing::DaemonRole}},
                                &status)) {
     return status;
   }
