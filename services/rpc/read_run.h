@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "client/frames/frames.h"
 #include "services/rpc/block_store.h"
 #include "services/rpc/streams.h"
 
@@ -21,9 +22,11 @@ namespace kvarve {
 // When to ask again, in a trailer beside RESOURCE_EXHAUSTED.
 inline constexpr char kRetryAfterTrailer[] = "kvarve-retry-after-ms";
 inline constexpr uint32_t kRetryAfterMillis = 50;
-// gRPC's cost of a message is paid once for so many bytes of small blocks, where the reader takes
-// several in a frame.
-inline constexpr uint64_t kPackedFrameBytes = 1ull << 20;
+// Payload of a frame: of a block, or of several where the reader takes several. gRPC's cost of a
+// message is paid once for so many bytes; more of them leave the reader's cache before it has them
+// all and copies the first.
+inline constexpr uint64_t kFrameBytes = 256ull << 10;
+static_assert(kFrameBytes <= frames::kMaxPayloadBytes);
 // Leased at once for one stream: a block at least.
 inline constexpr uint64_t kReadPieceBytes = 16ull << 20;
 
