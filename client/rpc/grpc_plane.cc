@@ -350,12 +350,16 @@ absl::Status GrpcPlane::WriteOnce(const OpenNamespaceInfo& info, const PutChain&
 
 bool GrpcPlane::SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
                            size_t begin, const Source& source, RunStream* stream) {
+  const auto checksum_of = [&](size_t i) {
+    return BlockChecksum(ChecksumSeed(info.id, keys[i], info.block_bytes),
+                         source.data + (begin + i) * info.block_bytes, info.block_bytes);
+  };
+  uint64_t checksum = checksum_of(0);  // of the block that comes next
   for (size_t i = 0; i < keys.size(); ++i) {
     const uint64_t at = (begin + i) * info.block_bytes;
     frames::FrameFields fields;
     fields.index = static_cast<uint32_t>(i);
-    fields.checksum = BlockChecksum(ChecksumSeed(info.id, keys[i], info.block_bytes),
-                                    source.data + at, info.block_bytes);
+    fields.checksum = checksum;
     for (uint64_t offset = 0; offset < info.block_bytes;) {
       const uint64_t bytes = std::min(info.block_bytes - offset, frames::kMaxPayloadBytes);
       fields.offset = offset;
@@ -363,8 +367,11 @@ bool GrpcPlane::SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockK
       const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()),
                                     source.Slice(at + offset, bytes)};
       offset += bytes;
-      const bool is_last = i + 1 == keys.size() && offset == info.block_bytes;
-      if (!stream->Write(grpc::ByteBuffer(slices, 2), is_last)) return false;
+      const bool is_whole = offset == info.block_bytes, is_last = is_whole && i + 1 == keys.size();
+      const auto look_ahead = [&] {
+        if (is_whole && !is_last) checksum = checksum_of(i + 1);
+      };
+      if (!stream->Write(grpc::ByteBuffer(slices, 2), is_last, look_ahead)) return false;
       fields.checksum.reset();
     }
   }

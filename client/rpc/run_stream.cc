@@ -43,11 +43,13 @@ bool RunStream::Wait() {
   return queue_.Next(&tag, &ok) && ok;
 }
 
-bool RunStream::Write(const grpc::ByteBuffer& frame, bool is_last) {
+bool RunStream::Write(const grpc::ByteBuffer& frame, bool is_last,
+                      absl::FunctionRef<void()> meanwhile) {
   grpc::WriteOptions options;
   options.set_no_compression();
   if (is_last) options.set_last_message();
   call_->Write(frame, options, this);
+  meanwhile();
   return Wait();
 }
 

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/rpc/remote_node.h"
 
@@ -28,7 +29,9 @@ class RunStream {
   RunStream& operator=(const RunStream&) = delete;
 
   // False: the peer hears no more; Finish says why.
-  bool Write(const grpc::ByteBuffer& frame, bool is_last);
+  // `meanwhile` runs while the frame is on its way.
+  bool Write(
+      const grpc::ByteBuffer& frame, bool is_last, absl::FunctionRef<void()> meanwhile = [] {});
   // False: nothing comes any more.
   bool Read(grpc::ByteBuffer* frame);
   // Read in two steps: `frame` outlives the second. Nothing: it has not come within `nanos`.
