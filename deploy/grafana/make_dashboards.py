@@ -70,6 +70,9 @@ DASHBOARDS = {
         [("Slow requests", "ops", TIME, {"{{instance}}": rate("kvarve_slow_requests_total")}),
          ("Refused connections, by reason", "ops", TIME, {"{{reason}}": by("reason", rate("kvarve_connections_refused_total"))}),
          ("Versions", "none", TABLE, {"{{instance}} {{version}}": f"kvarve_build_info{{{DAEMON}}}"})],
+        [("gRPC calls, by method and code", "ops", TIME, {"{{method}} {{code}}": by("method, code", rate("kvarve_rpc_requests_total"))}),
+         ("gRPC: connections and streams", "none", TIME, {"connections": f"sum(kvarve_rpc_connections{{{DAEMON}}})", "streams": f"sum(kvarve_rpc_streams{{{DAEMON}}})"}),
+         ("gRPC: slow, cut and refused", "ops", TIME, {"slow calls": total(rate("kvarve_rpc_slow_requests_total")), "streams: {{reason}}": by("reason", rate("kvarve_rpc_streams_ended_total")), "connections: {{reason}}": by("reason", rate("kvarve_rpc_connections_ended_total")), "callers: {{reason}}": by("reason", rate("kvarve_auth_failures_total"))})],
     ]),
     "kvarve-tiers": ("kvarve: tiers and devices", ("job", "instance"), [
         [("Memory: capacity and use", "bytes", TIME, {"capacity": f"sum(kvarve_arena_capacity_bytes{{{DAEMON}}})", "{{state}}": f"sum by (state) (kvarve_arena_bytes{{{DAEMON}}})"}),
@@ -79,7 +82,7 @@ DASHBOARDS = {
          ("Page size", "bytes", TABLE, {"{{instance}} {{pool}}": f"kvarve_arena_page_size_bytes{{{DAEMON}}}"})],
         [("NVMe: size and use", "bytes", TIME, {"{{device}}": f"kvarve_nvme_capacity_bytes{{{DAEMON}}}", "blocks found": f"sum(kvarve_nvme_bytes{{{DAEMON}}})"}),
          ("NVMe: on their way", "bytes", TIME, {"dirty": f"sum(kvarve_nvme_dirty_bytes{{{DAEMON}}})", "at most": f"sum(kvarve_nvme_dirty_bytes_max{{{DAEMON}}})"}),
-         ("Devices", "none", TABLE, {"{{device}} {{state}}": f"kvarve_nvme_device_state{{{DAEMON}}}", "{{device}} {{backend}} direct={{direct}}": f"kvarve_io_backend{{{DAEMON}}}"})],
+         ("Devices", "none", TABLE, {"{{device}} {{state}}": f"kvarve_nvme_device_state{{{DAEMON}}}", "{{device}} {{backend}} direct={{direct}} as wanted={{as_wanted}}": f"kvarve_io_backend{{{DAEMON}}}"})],
         [("NVMe: blocks written and loaded", "ops", TIME, {"written": total(rate("kvarve_nvme_written_blocks_total")), "loaded": total(rate("kvarve_nvme_loaded_blocks_total"))}),
          ("NVMe: bytes, by urgency", "Bps", TIME, {"{{device}} {{class}} {{op}}": by("device, class, op", rate("kvarve_nvme_io_bytes_total"))})],
         [("NVMe: write amplification", "none", TIME, {"{{instance}}": ratio(by("instance", rate("kvarve_nvme_device_written_bytes_total")), by("instance", rate("kvarve_nvme_written_bytes_total")))}),

@@ -34,6 +34,20 @@ absl::Status Make(const NvmeOptions& nvme, const std::string& path) {
   return FormatDevice(path, format).status();
 }
 
+// A file keeps the size it was made with: that the setting is another one now changes nothing, and
+// who changed it would like to know.
+void WarnOfOtherSize(const NvmeOptions& nvme, const DeviceInfo& info) {
+  struct stat st;
+  const auto is_about = [&](uint64_t bytes) { return info.bytes / kMiB == bytes / kMiB; };
+  if (nvme.device_bytes == 0 || is_about(nvme.device_bytes)) return;
+  if (::stat(info.path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return;
+  KvLog(LogLevel::kWarning, "a device keeps the size it was made with",
+        {{"device", info.path},
+         {"bytes", FormatBytes(info.bytes)},
+         {"nvme.device_bytes", FormatBytes(nvme.device_bytes)},
+         {"to_change", "stop kvarved and remove the file: it is made anew, empty"}});
+}
+
 }  // namespace
 
 std::unique_ptr<Catalogue> OpenCatalogueOf(const NvmeOptions& nvme) {
@@ -45,13 +59,13 @@ std::unique_ptr<Catalogue> OpenCatalogueOf(const NvmeOptions& nvme) {
 }
 
 absl::Status AddDeviceOf(const NvmeOptions& nvme, const std::string& path, Cache* cache) {
-  if (::access(path.c_str(), F_OK) != 0 && nvme.device_bytes > 0) {
-    KV_RETURN_IF_ERROR(Make(nvme, path));
-  }
+  const bool is_new = ::access(path.c_str(), F_OK) != 0 && nvme.device_bytes > 0;
+  if (is_new) KV_RETURN_IF_ERROR(Make(nvme, path));
   DeviceOptions options;
   options.backend = nvme.backend;
   KV_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(path, options));
   const DeviceInfo info = device->info();
+  if (!is_new) WarnOfOtherSize(nvme, info);
   KV_RETURN_IF_ERROR(cache->AddDevice(std::move(device)));
   KvLog(LogLevel::kInfo, "a device serves",
         {{"device", path},

@@ -152,7 +152,12 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<HostMemory> host = ReadHostMemory();
   if (!host.ok()) return Fail(kExitFailed, host.status());
   absl::StatusOr<DaemonOptions> options = DaemonOptionsOf(*config, *host);
-  if (!options.ok()) return Fail(kExitConfiguration, options.status());
+  if (!options.ok()) {
+    // No memory just now: trying again may help, which it does not where the configuration is
+    // wrong.
+    const bool is_scarce = absl::IsResourceExhausted(options.status());
+    return Fail(is_scarce ? kExitFailed : kExitConfiguration, options.status());
+  }
   if (line->action == CommandLine::Action::kCheck) {
     return Print("the configuration is good: " + FormatBytes(options->cache.arena.capacity_bytes) +
                  " for blocks, socket " + options->local.socket_path + "\n");

@@ -119,17 +119,20 @@ absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemo
   CacheOptions cache;
   const Capacity capacity = config.CapacityOf(kCapacity);
   const uint64_t bytes = capacity.Of(host.BudgetBytes());
-  const absl::Status fits = CheckArenaBytes(host, bytes);
-  if (!fits.ok()) return Wrong(config, kCapacity, ToStd(fits.message()));
+  cache.arena.hugetlb = config.Bool("arena.huge_pages");
+  const absl::Status fits = CheckArenaBytes(host, bytes, 0, cache.arena.hugetlb);
+  if (!fits.ok()) {
+    const absl::Status wrong = Wrong(config, kCapacity, ToStd(fits.message()));
+    return absl::Status(fits.code(), wrong.message());
+  }
   cache.arena.capacity_bytes = bytes / kExtentBytes * kExtentBytes;
   cache.arena.chunk_bytes = config.Bytes(kChunk);
   if (cache.arena.chunk_bytes % kExtentBytes != 0)
     return Wrong(config, kChunk, "is not a multiple of 32 MiB");
-  cache.arena.hugetlb = config.Bool("arena.huge_pages");
   cache.arena.prefault = config.Bool("arena.prefault");
   cache.arena.is_writable = config.Text("arena.trust") == "writable";
   cache.arena.hold_dropped = true;  // the local plane says when no client maps a chunk any more
-  cache.arena.available_bytes = HostAvailableBytes();
+  cache.arena.available_bytes = HostAvailableBytes(cache.arena.hugetlb);
   cache.max_entries = static_cast<uint64_t>(config.Int("cache.max_entries"));
   cache.policy = config.Text("cache.policy");
   cache.max_namespaces_per_tenant =

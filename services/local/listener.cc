@@ -8,12 +8,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
@@ -106,6 +108,15 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   return ::unlink(path.c_str()) == 0 ? absl::OkStatus() : Failed(path, "unlink");
 }
 
+// Whether this process may make `group` the group of a file of its own.
+bool MayGiveTo(gid_t group) {
+  if (::geteuid() == 0 || ::getegid() == group) return true;
+  std::vector<gid_t> groups(static_cast<size_t>(std::max(::getgroups(0, nullptr), 0)));
+  const int count = ::getgroups(static_cast<int>(groups.size()), groups.data());
+  groups.resize(static_cast<size_t>(std::max(count, 0)));
+  return std::ranges::find(groups, group) != groups.end();
+}
+
 }  // namespace
 
 std::optional<gid_t> KvarveGroup() {
@@ -114,6 +125,12 @@ std::optional<gid_t> KvarveGroup() {
   struct group* found = nullptr;
   if (::getgrnam_r("kvarve", &entry, buffer.data(), buffer.size(), &found) != 0 ||
       found == nullptr) {
+    return std::nullopt;
+  }
+  if (!MayGiveTo(found->gr_gid)) {
+    KvLog(LogLevel::kWarning, "the socket stays with the daemon's own group",
+          {{"why", "the daemon is neither root nor in the group kvarve"},
+           {"allow_others_by", "socket.allow_uids, socket.allow_gids"}});
     return std::nullopt;
   }
   return found->gr_gid;

@@ -39,7 +39,8 @@ class Listener {
   ino_t inode_ = 0;
 };
 
-// gid of the group "kvarve", when there is one.
+// gid of the group "kvarve", when there is one that this process may give a file to: it is root or
+// a member (in a container with a user of one's own it is neither).
 std::optional<gid_t> KvarveGroup();
 
 }  // namespace kvarve

@@ -53,15 +53,16 @@ const Metric kDeviceMetrics[] = {
                  {{"device", device.path}, {"state", std::string(DeviceStateName(device.state))}});
        }
      }},
-    {"kvarve_io_backend", kGauge, "device, backend, direct",
-     "Always 1. backend posix where io_uring was to be used says that it is forbidden here; direct "
-     "false that the filesystem has no O_DIRECT.",
+    {"kvarve_io_backend", kGauge, "device, backend, direct, as_wanted",
+     "Always 1. as_wanted false: io_uring was to be used and is forbidden here (backend posix), or "
+     "the filesystem has no O_DIRECT (direct false).",
      [](Snapshot s, Out out) {
        if (!s.cache.devices.has_value()) return;
        for (const DeviceStats& device : s.cache.devices->devices) {
          out.Add(1.0, {{"device", device.path},
                        {"backend", std::string(IoBackendName(device.backend))},
-                       {"direct", device.direct ? "true" : "false"}});
+                       {"direct", device.direct ? "true" : "false"},
+                       {"as_wanted", device.as_wanted ? "true" : "false"}});
        }
      }},
     {"kvarve_nvme_capacity_bytes", kGauge, "device", "Bytes of the device's segments.",

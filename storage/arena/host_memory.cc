@@ -20,6 +20,7 @@ namespace {
 
 constexpr size_t kMaxFileBytes = 64 * 1024;  // the files read here have a few KiB
 constexpr int kMaxCgroupLevels = 64;
+constexpr uint64_t kHugePageBytes = 2 * kMiB;
 // Version 1 says "no limit" with the largest multiple of a page.
 constexpr uint64_t kV1NoLimit = uint64_t{1} << 62;
 
@@ -136,6 +137,11 @@ absl::StatusOr<HostMemory> ReadHostMemory(const HostMemoryPaths& paths) {
   }
   host.total_bytes = *total * kKiB;
   host.available_bytes = *available * kKiB;
+  if (Field(meminfo, "Hugepagesize:").value_or(0) * kKiB == kHugePageBytes) {
+    const uint64_t free = Field(meminfo, "HugePages_Free:").value_or(0);
+    const uint64_t promised = Field(meminfo, "HugePages_Rsvd:").value_or(0);
+    host.free_huge_bytes = (free - std::min(free, promised)) * kHugePageBytes;
+  }
 
   const std::string groups = ReadFile(paths.proc + "/self/cgroup").value_or("");
   if (const auto group = GroupPath(groups, /*v2=*/true)) {
@@ -152,40 +158,46 @@ uint64_t DefaultArenaBytes(const HostMemory& host) {
   return bytes - bytes % kExtentBytes;
 }
 
-absl::Status CheckArenaBytes(const HostMemory& host, uint64_t wanted_bytes, uint64_t held_bytes) {
+absl::Status CheckArenaBytes(const HostMemory& host, uint64_t wanted_bytes, uint64_t held_bytes,
+                             bool huge_pages) {
   if (wanted_bytes < kExtentBytes) {
     return absl::InvalidArgumentError(
         absl::StrFormat("an arena of %s is too small: use at least %s", FormatBytes(wanted_bytes),
                         FormatBytes(kExtentBytes)));
   }
   const uint64_t budget = host.BudgetBytes(held_bytes);
-  const uint64_t most = budget * kMaxArenaPercent / 100;
+  const uint64_t most = budget * kMaxArenaPercent / 100 + (huge_pages ? host.free_huge_bytes : 0);
   if (wanted_bytes <= most) return absl::OkStatus();
   const bool by_cgroup = host.cgroup_limit_bytes == budget;
   const std::string source =
       by_cgroup ? absl::StrFormat("the memory limit of this control group (%s, %s)",
                                   FormatBytes(budget), host.cgroup_limit_path)
                 : absl::StrFormat("the available memory of this host (%s)", FormatBytes(budget));
-  return absl::InvalidArgumentError(absl::StrFormat(
+  // What others hold now they may give back; a limit stays.
+  const bool may_fit_later =
+      !by_cgroup && wanted_bytes <= host.total_bytes / 100 * kMaxArenaPercent;
+  const auto error = may_fit_later ? absl::ResourceExhaustedError : absl::InvalidArgumentError;
+  return error(absl::StrFormat(
       "an arena of %s is more than %d %% of %s: set it to %s or less, or %s",
       FormatBytes(wanted_bytes), kMaxArenaPercent, source, FormatBytes(most - most % kExtentBytes),
       by_cgroup ? "raise that limit" : "free memory first"));
 }
 
-std::function<uint64_t()> HostAvailableBytes(const HostMemoryPaths& paths, int64_t interval_nanos,
-                                             const Clock* clock) {
+std::function<uint64_t()> HostAvailableBytes(bool huge_pages, const HostMemoryPaths& paths,
+                                             int64_t interval_nanos, const Clock* clock) {
   struct State {
     Mutex mutex;
     bool known = false;
     int64_t read_at = 0;
     uint64_t bytes = HostMemory::kNoLimit;
   };
-  return [paths, interval_nanos, clock, state = std::make_shared<State>()] {
+  return [huge_pages, paths, interval_nanos, clock, state = std::make_shared<State>()] {
     MutexLock lock(&state->mutex);
     const int64_t now = clock->NowNanos();
     if (!state->known || now - state->read_at >= interval_nanos) {
       const absl::StatusOr<HostMemory> host = ReadHostMemory(paths);
       state->bytes = host.ok() ? host->FreeBytes() : HostMemory::kNoLimit;
+      if (host.ok() && huge_pages) state->bytes = std::max(state->bytes, host->free_huge_bytes);
       state->known = true;
       state->read_at = now;
     }

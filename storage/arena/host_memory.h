@@ -29,7 +29,8 @@ struct HostMemory {
   static constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
   uint64_t total_bytes = 0;                // MemTotal
-  uint64_t available_bytes = 0;            // MemAvailable
+  uint64_t available_bytes = 0;            // MemAvailable, in which reserved huge pages are not
+  uint64_t free_huge_bytes = 0;            // reserved huge pages of 2 MiB that nobody has yet
   uint64_t cgroup_limit_bytes = kNoLimit;  // the lowest memory.max or memory.high on the way up
   uint64_t cgroup_available_bytes =
       kNoLimit;                   // the lowest limit minus usage; cached files count as free
@@ -47,14 +48,17 @@ absl::StatusOr<HostMemory> ReadHostMemory(const HostMemoryPaths& paths = {});
 
 // kDefaultArenaPercent of the budget, in whole extents.
 uint64_t DefaultArenaBytes(const HostMemory& host);
-// InvalidArgument above kMaxArenaPercent of the budget, or below one extent; the message says what
-// to do.
-absl::Status CheckArenaBytes(const HostMemory& host, uint64_t wanted_bytes,
-                             uint64_t held_bytes = 0);
+// InvalidArgument above kMaxArenaPercent of the budget, or below one extent; ResourceExhausted when
+// it is the host's memory and would fit if others gave theirs back; the message says what to do.
+// With `huge_pages` free reserved ones come on top, to the last: nothing else can use them, and
+// neither MemAvailable nor a control group's memory limit counts them.
+absl::Status CheckArenaBytes(const HostMemory& host, uint64_t wanted_bytes, uint64_t held_bytes = 0,
+                             bool huge_pages = false);
 
-// For ArenaOptions::available_bytes: FreeBytes(), read at most every `interval_nanos`. When nothing
-// can be read it answers kNoLimit: the arena's capacity then is the only limit.
-std::function<uint64_t()> HostAvailableBytes(const HostMemoryPaths& paths = {},
+// For ArenaOptions::available_bytes: FreeBytes(), or with `huge_pages` the free reserved ones where
+// these are more, read at most every `interval_nanos`. When nothing can be read it answers
+// kNoLimit: the arena's capacity then is the only limit.
+std::function<uint64_t()> HostAvailableBytes(bool huge_pages, const HostMemoryPaths& paths = {},
                                              int64_t interval_nanos = 100'000'000,
                                              const Clock* clock = SystemClock::Get());
 

@@ -143,23 +143,47 @@ TEST_F(HostMemoryTest, LimitsOfTheArenaSize) {
 TEST_F(HostMemoryTest, AnArenaThatExistsIsPartOfTheBudget) {
   Write("/proc/self/cgroup", "0::/\n");
   const HostMemory host = Read();  // 16 GiB available of 23.5
-  EXPECT_FALSE(CheckArenaBytes(host, 15 * kGiB).ok());
+  EXPECT_EQ(absl::StatusCode::kResourceExhausted, CheckArenaBytes(host, 15 * kGiB).code());
+  EXPECT_EQ(absl::StatusCode::kInvalidArgument, CheckArenaBytes(host, 20 * kGiB).code());
   EXPECT_THAT(std::string(CheckArenaBytes(host, 15 * kGiB).message()),
               HasSubstr("available memory of this host (16"));
   EXPECT_TRUE(CheckArenaBytes(host, 15 * kGiB, /*held_bytes=*/4 * kGiB).ok());
   EXPECT_EQ(host.total_bytes, host.BudgetBytes(100 * kGiB));  // nobody holds more than is used
 }
 
+// A node that reserved 64 GiB for the arena has little else, and its pod a limit for the rest
+// alone.
+TEST_F(HostMemoryTest, ReservedHugePagesComeOnTop) {
+  Write("/proc/meminfo",
+        "MemTotal: 83886080 kB\nMemAvailable: 10485760 kB\nHugePages_Total: 32768\n"
+        "HugePages_Free: 32768\nHugePages_Rsvd: 1024\nHugepagesize: 2048 kB\n");
+  Write("/proc/self/cgroup", "0::/a\n");
+  WriteGroup("/a", std::to_string(4 * kGiB), kGiB, 0);
+  const HostMemory host = Read();
+  EXPECT_EQ(62 * kGiB, host.free_huge_bytes);
+  EXPECT_EQ(4 * kGiB, host.BudgetBytes());
+  EXPECT_FALSE(CheckArenaBytes(host, 62 * kGiB).ok());
+  EXPECT_TRUE(CheckArenaBytes(host, 62 * kGiB, 0, /*huge_pages=*/true).ok());
+  EXPECT_FALSE(CheckArenaBytes(host, 66 * kGiB, 0, /*huge_pages=*/true).ok());
+  EXPECT_EQ(3 * kGiB, HostAvailableBytes(false, paths_)());
+  EXPECT_EQ(62 * kGiB, HostAvailableBytes(true, paths_)());
+  // Pages of 1 GiB are none that the arena takes.
+  Write("/proc/meminfo",
+        "MemTotal: 8388608 kB\nMemAvailable: 1048576 kB\nHugePages_Free: 4\n"
+        "HugePages_Rsvd: 0\nHugepagesize: 1048576 kB\n");
+  EXPECT_EQ(0u, Read().free_huge_bytes);
+}
+
 TEST_F(HostMemoryTest, UnreadableMeminfo) {
   Write("/proc/meminfo", "MemTotal: 5 kB\n");
   EXPECT_EQ(absl::StatusCode::kUnavailable, ReadHostMemory(paths_).status().code());
-  EXPECT_EQ(HostMemory::kNoLimit, HostAvailableBytes(paths_)());
+  EXPECT_EQ(HostMemory::kNoLimit, HostAvailableBytes(false, paths_)());
 }
 
 TEST_F(HostMemoryTest, AvailableBytesIsReadOnceAnInterval) {
   Write("/proc/self/cgroup", "0::/\n");
   ManualClock clock;
-  const auto available = HostAvailableBytes(paths_, 1000, &clock);
+  const auto available = HostAvailableBytes(false, paths_, 1000, &clock);
   EXPECT_EQ(16 * kGiB, available());
   Write("/proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 1048576 kB\n");
   clock.Advance(999);

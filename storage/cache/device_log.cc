@@ -102,6 +102,7 @@ DeviceStats DeviceLog::Stats() const {
                 : recovered_.load() ? DeviceState::kReady
                                     : DeviceState::kRecovering;
   stats.backend = device_->info().backend;
+  stats.as_wanted = device_->info().fallback_reason.empty();
   stats.direct = device_->info().direct;
   stats.fallback_reason = device_->info().fallback_reason;
   stats.capacity_bytes = log_->superblock().slots * log_->superblock().segment_bytes;

@@ -50,6 +50,7 @@ struct DeviceStats {
   std::string uuid;
   DeviceState state = DeviceState::kRecovering;
   IoBackend backend = IoBackend::kPosix;
+  bool as_wanted = true;  // both the backend and `direct`
   bool direct = false;
   std::string fallback_reason;  // why not io_uring, why not direct; empty: both as wanted
   uint64_t capacity_bytes = 0;  // of its segments

@@ -7,7 +7,7 @@ import time
 from conftest import BUILD, HERE, ROOT, run
 
 UNIT = ROOT / "deploy/systemd/kvarved.service"
-EXPOSURE_TENTHS_MAX = 30
+EXPOSURE_TENTHS_MAX = 17  # what it has; 30 would be good already
 WAIT_SECONDS_MAX = 30
 
 

@@ -311,6 +311,21 @@ class LifeTest(Case):
         self.assertEqual(self.ask("lookup", *CHAIN, expect=MISS)["hit_blocks"], 2)
         self.assertEqual(daemon.stop(), 0)
 
+    @unittest.skipUnless(os.geteuid() == 0, "needs root to mount a file of groups")
+    def test_as_a_user_outside_the_group_kvarve(self):
+        """As in a container whose image has the group, run as a user of one's own."""
+        shutil.copy(os.path.join(daemon_case.BINARIES, "kvarved"), os.path.join(self.folder, "real"))
+        groups = self.file("group", b"root:x:0:\nkvarve:x:10410:\n")
+        become = 'mount --bind "$0" /etc/group && exec setpriv --reuid 5000 --regid 5000 --clear-groups "$@"'
+        script = self.file("kvarved", f"#!/bin/sh\nexec unshare -m sh -c '{become}' {groups} {self.folder}/real \"$@\"\n".encode())
+        os.chmod(script, 0o755)
+        os.chown(self.folder, 5000, 5000)
+        daemon = self.start(binary=script)
+        self.assertIn("the socket stays with the daemon's own group", daemon.log())
+        self.assertEqual(os.stat(daemon.socket).st_gid, 5000)
+        self.assertEqual(self.ask("lookup", *CHAIN, expect=MISS)["hit_blocks"], 0)
+        self.assertEqual(daemon.stop(), 0)
+
 
 class ConfigurationTest(Case):
     def check(self, *arguments, says, code=2, **variables):
