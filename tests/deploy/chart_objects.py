@@ -19,6 +19,10 @@ def kvarved(spec):
     return next(c for c in containers(spec) if c["name"] == "kvarved")
 
 
+def config_text(documents):
+    return of_kind(documents, "ConfigMap")[0]["data"]["kvarved.yaml"]
+
+
 def mebibytes(quantity):
     units = {"Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
     return float(quantity[:-2]) * units[quantity[-2:]]

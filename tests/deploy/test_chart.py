@@ -5,7 +5,7 @@ import re
 import kubernetes_validate
 import pytest
 import yaml
-from chart_objects import containers, gibibytes_of_size, kvarved, mebibytes, of_kind, pod_specs
+from chart_objects import config_text, containers, gibibytes_of_size, kvarved, mebibytes, of_kind, pod_specs
 from conftest import CHART, HERE, VALUES, helm, objects, render
 
 GOLDEN = HERE / "testdata/golden"
@@ -95,20 +95,6 @@ def test_everybody_has_limits(variant):
             assert resources["limits"]["memory"] == resources["requests"]["memory"] or container["name"] == PREPARE
 
 
-def test_memory_has_room_for_the_capacity(variant):
-    """The daemon refuses more than 80 % of its limit."""
-    values = yaml.safe_load(variant[0].read_text())
-    capacity = gibibytes_of_size(values.get("capacity", "16GiB"))
-    overhead = gibibytes_of_size(values.get("memory", {}).get("overhead", "3GiB"))
-    for _, spec in pod_specs(objects(variant[1])):
-        limits = kvarved(spec)["resources"]["limits"]
-        limit = mebibytes(limits["memory"]) / 1024
-        assert limit * 0.8 >= capacity
-        assert limit >= capacity + overhead
-        if values.get("memory", {}).get("hugePages"):
-            assert mebibytes(limits["hugepages-2Mi"]) / 1024 == capacity
-
-
 def test_the_volume_has_room_for_the_file(variant):
     values = yaml.safe_load(variant[0].read_text())
     size = (values.get("nvme") or {}).get("size")
@@ -119,16 +105,6 @@ def test_the_volume_has_room_for_the_file(variant):
     for _, spec in pod_specs(documents):
         data = [v for v in spec["volumes"] if v["name"] == "data" and "emptyDir" in v]
         assert not data or not size or mebibytes(data[0]["emptyDir"]["sizeLimit"]) / 1024 > gibibytes_of_size(size)
-
-
-def test_probes(variant):
-    for _, spec in pod_specs(objects(variant[1])):
-        for container in containers(spec):
-            if container["name"] == PREPARE:
-                continue
-            ports = {port["name"] for port in container["ports"]}
-            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-                assert container[probe]["httpGet"]["port"] in ports
 
 
 def test_a_stop_fits_into_the_grace_period(variant):
@@ -143,10 +119,6 @@ def test_a_stop_fits_into_the_grace_period(variant):
         drain = re.fullmatch(r"kvarve drain; exec sleep (\d+)", command)
         assert (shell, flag) == ("/bin/sh", "-c") and drain
         assert int(drain[1]) + seconds + 5 <= spec["terminationGracePeriodSeconds"]
-
-
-def config_text(documents):
-    return of_kind(documents, "ConfigMap")[0]["data"]["kvarved.yaml"]
 
 
 def test_no_plaintext_port_without_the_flag(variant):
@@ -193,22 +165,6 @@ def test_secrets_are_for_the_daemon_alone(variant):
                 assert not secret & {mount["name"] for mount in container.get("volumeMounts", [])}
 
 
-def test_network_policy(variant):
-    documents = objects(variant[1])
-    values = yaml.safe_load(variant[0].read_text())
-    policies = of_kind(documents, "NetworkPolicy")
-    if not values.get("networkPolicy", {}).get("enabled", True):
-        assert policies == []
-        return
-    (policy,) = policies
-    for rule in policy["spec"]["ingress"]:
-        assert rule["ports"]
-        if any(port["port"] == "grpc" for port in rule["ports"]):
-            assert rule["from"] == values["networkPolicy"]["clients"]
-    if values.get("mode") != "sidecar":
-        assert policy["spec"]["egress"] == []
-
-
 def test_names_and_labels_join(variant):
     """What selects pods selects those of the release, and names of volumes, ports and secrets meet."""
     documents = objects(variant[1])
@@ -243,25 +199,3 @@ def test_a_changed_configuration_rolls_the_pods():
 def test_large_numbers_have_no_exponent():
     text = config_text(objects(render("--set=config.cache.max_entries=67108864")))
     assert yaml.safe_load(text)["cache"]["max_entries"] == 67108864
-
-
-def test_observability_objects_hold_the_files_of_this_tree():
-    documents = objects(render("--set=metrics.rules.enabled=true,metrics.dashboards.enabled=true,metrics.podMonitor.enabled=true"))
-    (rule,) = of_kind(documents, "PrometheusRule")
-    assert rule["spec"] == yaml.safe_load((CHART / "files/rules/kvarve.yaml").read_text())
-    boards = next(d for d in of_kind(documents, "ConfigMap") if d["metadata"]["name"].endswith("-dashboards"))
-    files = {path.name: path.read_text() for path in (CHART / "files/dashboards").glob("*.json")}
-    assert boards["data"] == files and len(files) == 4
-    assert boards["metadata"]["labels"]["grafana_dashboard"] == "1"
-    (monitor,) = of_kind(documents, "PodMonitor")
-    assert monitor["spec"]["podMetricsEndpoints"][0]["port"] == "metrics"
-
-
-@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
-def test_notes_say_the_next_step(values):
-    text = helm("install", "demo", CHART, "--dry-run=client", "--namespace=inference", "--values", values).stdout
-    notes = text[text.index("NOTES:"):]
-    assert "kvarve doctor" in notes or "own" in values.stem
-    assert "KVARVE" in notes
-    plaintext = yaml.safe_load(values.read_text()).get("rpc", {}).get("insecurePlaintext", False)
-    assert ("WARNING" in notes) is plaintext

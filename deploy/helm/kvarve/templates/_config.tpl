@@ -6,7 +6,7 @@ arena:
   capacity_bytes: {{ .Values.capacity }}
   huge_pages: "{{ .Values.memory.hugePages }}"
 metrics:
-  listen: "0.0.0.0:{{ .Values.metrics.port }}"
+  listen: "{{ .Values.bindAddress }}:{{ .Values.metrics.port }}"
 {{- if .Values.nvme.size }}
 nvme:
   devices: [/var/lib/kvarve/nvme0]
@@ -18,7 +18,7 @@ tenant:
   state_dir: /var/lib/kvarve
 {{- if include "kvarve.rpcEnabled" . }}
 rpc:
-  listen: "0.0.0.0:{{ .Values.rpc.port }}"
+  listen: "{{ .Values.bindAddress }}:{{ .Values.rpc.port }}"
   {{- if include "kvarve.tlsSecretName" . }}
   tls_certificate_file: /etc/kvarve/tls/tls.crt
   tls_key_file: /etc/kvarve/tls/tls.key
@@ -48,7 +48,7 @@ rpc:
 {{- end }}
 
 {{- define "kvarve.config" -}}
-{{- $all := mergeOverwrite (deepCopy .Values.config) (include "kvarve.ownSettings" . | fromYaml) -}}
+{{- $all := mergeOverwrite (deepCopy (default dict .Values.config)) (include "kvarve.ownSettings" . | fromYaml) -}}
 {{- range $section, $settings := $all }}
 {{ $section }}:
   {{- range $name, $value := $settings }}

@@ -18,11 +18,29 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "kvarve.labels" -}}
+{{ include "kvarve.labelsWith" (tuple . dict) }}
+{{- end }}
+
+{{/* (context, labels of this object alone): of two with the same name the object's counts. */}}
+{{- define "kvarve.labelsWith" -}}
+{{- $context := first . -}}
+{{ include "kvarve.selectorLabels" $context }}
+app.kubernetes.io/version: {{ $context.Chart.AppVersion | quote }}
+app.kubernetes.io/component: {{ $context.Values.mode }}
+app.kubernetes.io/managed-by: {{ $context.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $context.Chart.Name $context.Chart.Version | replace "+" "_" }}
+{{- with merge (dict) (default dict (last .)) (default dict $context.Values.commonLabels) }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Labels by which what watches sidecars finds them: those of the chart's Deployment, or what another chart's pods take. */}}
+{{- define "kvarve.watchedLabels" -}}
+{{- if and (eq .Values.mode "sidecar") (not .Values.engine.enabled) -}}
+{{ include "kvarve.sidecar.labels" . }}
+{{- else -}}
 {{ include "kvarve.selectorLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/component: {{ .Values.mode }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
 {{- end }}
 
 {{- define "kvarve.image" -}}
@@ -73,12 +91,27 @@ The daemon wants a folder that not everybody may write in. An emptyDir lets ever
 {{- mulf $number $unit | int64 -}}
 {{- end }}
 
-{{/* MiB that the container needs: the daemon gives blocks at most 80 % of its limit. */}}
+{{/*
+MiB that the container needs. The daemon gives blocks at most 80 % of its limit; blocks in huge pages are not part of
+the limit: those are accounted by themselves.
+*/}}
 {{- define "kvarve.memoryMiB" -}}
 {{- $capacity := include "kvarve.bytes" .Values.capacity | int64 -}}
 {{- $overhead := include "kvarve.bytes" .Values.memory.overhead | int64 -}}
 {{- $needed := max (div (mul $capacity 5) 4) (add $capacity $overhead) -}}
+{{- if .Values.memory.hugePages -}}{{- $needed = $overhead -}}{{- end -}}
 {{- div (add $needed 1048575) 1048576 -}}
+{{- end }}
+
+{{/* MiB of huge pages for the capacity: whole ones, of 2 MiB. Kubernetes refuses other quantities. */}}
+{{- define "kvarve.hugePagesMiB" -}}
+{{- mul 2 (div (add (include "kvarve.bytes" .Values.capacity | int64) 2097151) 2097152) -}}
+{{- end }}
+
+{{/* Thousandths of a processor of "500m", "1.5" or 2. */}}
+{{- define "kvarve.milliCpu" -}}
+{{- $text := printf "%v" . -}}
+{{- if hasSuffix "m" $text -}}{{ trimSuffix "m" $text }}{{- else -}}{{ mulf (float64 $text) 1000 | ceil | int64 }}{{- end -}}
 {{- end }}
 
 {{/* Seconds of "1m", "20s" or "500ms", rounded up. */}}

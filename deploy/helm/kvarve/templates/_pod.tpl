@@ -8,6 +8,9 @@ fsGroup: {{ .Values.user.gid }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
+{{- with .Values.seLinuxOptions }}
+seLinuxOptions: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "kvarve.containerSecurityContext" -}}
@@ -41,14 +44,26 @@ seccompProfile:
 requests:
   cpu: {{ .Values.cpu.request | quote }}
   memory: {{ $memory }}
+  {{- if and (eq .Values.mode "sidecar") .Values.nvme.size }}
+  ephemeral-storage: {{ include "kvarve.sidecar.dataMiB" . }}Mi
+  {{- end }}
 limits:
   {{- with .Values.cpu.limit }}
   cpu: {{ . | quote }}
   {{- end }}
   memory: {{ $memory }}
   {{- if .Values.memory.hugePages }}
-  hugepages-2Mi: {{ div (include "kvarve.bytes" .Values.capacity | int64) 1048576 }}Mi
+  hugepages-2Mi: {{ include "kvarve.hugePagesMiB" . }}Mi
   {{- end }}
+{{- end }}
+
+{{/* For pods that serve by being reached: whether this container is ready decides whether the pod is. */}}
+{{- define "kvarve.servingContainer" -}}
+{{ include "kvarve.container" . }}
+readinessProbe:
+  httpGet: {path: /readyz, port: metrics}
+  periodSeconds: 5
+  timeoutSeconds: 2
 {{- end }}
 
 {{- define "kvarve.container" -}}
@@ -59,6 +74,9 @@ args: [--config=/etc/kvarve/kvarved.yaml]
 env:
   - name: KVARVE_ENDPOINT
     value: unix://{{ include "kvarve.socketPath" . }}
+  {{- with .Values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 ports:
   - name: metrics
     containerPort: {{ .Values.metrics.port }}
@@ -76,10 +94,6 @@ livenessProbe:
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
-readinessProbe:
-  httpGet: {path: /readyz, port: metrics}
-  periodSeconds: 5
-  timeoutSeconds: 2
 lifecycle:
   preStop:
     # Not ready any more, and no new blocks; then SIGTERM.
@@ -102,6 +116,9 @@ volumeMounts:
   - {name: revocations, mountPath: /etc/kvarve/revocations, readOnly: true}
   {{- end }}
   {{- end }}
+  {{- with .Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{/* Volumes but socket and data, which each mode has of its own. */}}
@@ -123,11 +140,16 @@ volumeMounts:
   secret: {secretName: {{ . }}, defaultMode: 0400, optional: true}
 {{- end }}
 {{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
+{{/* No versions in labels: a chart that renders the same pods leaves those that run, and their warm caches, alone. */}}
 {{- define "kvarve.podMetadata" -}}
-labels: {{- include "kvarve.labels" . | nindent 2 }}
-  {{- with .Values.podLabels }}
+labels: {{- include "kvarve.selectorLabels" . | nindent 2 }}
+  app.kubernetes.io/component: {{ .Values.mode }}
+  {{- with merge (dict) (default dict .Values.podLabels) (default dict .Values.commonLabels) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
@@ -146,6 +168,9 @@ enableServiceLinks: false
 terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.runtimeClassName }}
+runtimeClassName: {{ . }}
 {{- end }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}

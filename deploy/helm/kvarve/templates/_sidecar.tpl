@@ -13,10 +13,20 @@ and in the engine's container:
   volumeMounts:
     {{- include "kvarve.sidecar.engineVolumeMounts" .Subcharts.kvarve | nindent 12 }}
 
-The pod needs `securityContext.supplementalGroups: [<user.gid>]` unless the engine is root.
+The pod needs `securityContext.supplementalGroups: [<user.gid>]` unless the engine is root, and for the PodMonitor these labels:
+
+  labels:
+    {{- include "kvarve.sidecar.labels" .Subcharts.kvarve | nindent 4 }}
 */}}
 
-{{/* An init container that goes on running: up before the engine starts, ended after it. */}}
+{{- define "kvarve.sidecar.labels" -}}
+kvarve/sidecar: {{ include "kvarve.fullname" . }}
+{{- end }}
+
+{{/*
+An init container that goes on running: up before the engine starts, ended after it. It has no readiness probe: that would
+count for the pod, and a cache that drains would take the engine out of its Service.
+*/}}
 {{- define "kvarve.sidecar.container" -}}
 - restartPolicy: Always
   {{- include "kvarve.container" . | nindent 2 }}
@@ -28,11 +38,16 @@ The pod needs `securityContext.supplementalGroups: [<user.gid>]` unless the engi
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
 - name: data
   emptyDir:
-    {{- if .Values.nvme.size }}
-    sizeLimit: {{ div (include "kvarve.bytes" .Values.nvme.size | int64) 1048576 | add 1024 }}Mi
-    {{- else }}
-    sizeLimit: 64Mi
-    {{- end }}
+    sizeLimit: {{ include "kvarve.sidecar.dataMiB" . }}Mi
+{{- end }}
+
+{{/* The file of the NVMe tier, and room for the catalogue and the salts. */}}
+{{- define "kvarve.sidecar.dataMiB" -}}
+{{- if .Values.nvme.size -}}
+{{ div (include "kvarve.bytes" .Values.nvme.size | int64) 1048576 | add 1024 }}
+{{- else -}}
+64
+{{- end -}}
 {{- end }}
 
 {{- define "kvarve.sidecar.engineEnv" -}}
@@ -41,5 +56,5 @@ The pod needs `securityContext.supplementalGroups: [<user.gid>]` unless the engi
 {{- end }}
 
 {{- define "kvarve.sidecar.engineVolumeMounts" -}}
-- {name: socket, mountPath: /run/kvarve}
+- {name: socket, mountPath: /run/kvarve, readOnly: true}
 {{- end }}
