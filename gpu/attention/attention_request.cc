@@ -9,46 +9,6 @@
 namespace kvarve {
 namespace {
 
-absl::Status CheckPages(const AttentionPages& pages) {
-  const bool is_mla = pages.k_dim == kMlaDim;
-  if (std::ranges::find(kAttentionDims, pages.k_dim) == std::end(kAttentionDims) ||
-      pages.v_dim != (is_mla ? kMlaLatent : pages.k_dim)) {
-    return absl::UnimplementedError(
-        absl::StrFormat("attention with K of %d and V of %d elements: there is 64, 80, 96, 128, "
-                        "192 and 256 for both, and 576 with 512 (MLA)",
-                        pages.k_dim, pages.v_dim));
-  }
-  switch (pages.type) {
-    case ElementType::kFp32:
-    case ElementType::kFp16:
-    case ElementType::kBf16:
-    case ElementType::kFp8E4m3:
-      break;
-    default:
-      return absl::UnimplementedError(
-          "attention over elements that are not fp32, fp16, bf16 or fp8 e4m3");
-  }
-  if (pages.page_tokens == 0 || pages.kv_heads == 0) {
-    return absl::InvalidArgumentError("pages of no tokens or no heads");
-  }
-  if (pages.is_blocks) return absl::OkStatus();
-  if (is_mla && pages.v.base != pages.k.base) {
-    return absl::InvalidArgumentError("MLA: V is the first 512 elements of K's row, in place");
-  }
-  // A view of each tensor by itself, so that they may share memory.
-  KvView view{.layers = {{pages.k, {}}},
-              .pages = pages.pages,
-              .page_tokens = pages.page_tokens,
-              .kv_heads = pages.kv_heads,
-              .k_dim = pages.k_dim,
-              .v_dim = 0,
-              .element_bytes = ElementBytes(pages.type)};
-  KV_RETURN_IF_ERROR(ValidateView(view));
-  if (is_mla) return absl::OkStatus();
-  view.layers[0].k = pages.v;
-  return ValidateView(view);
-}
-
 absl::Status CheckOptions(const AttentionPages& pages, const AttentionOptions& options) {
   if (options.q_heads == 0 || options.q_heads % pages.kv_heads != 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -97,6 +57,46 @@ absl::Status CheckSequence(const AttentionPages& pages, const AttentionOptions& 
 
 }  // namespace
 
+absl::Status CheckAttentionPages(const AttentionPages& pages) {
+  const bool is_mla = pages.k_dim == kMlaDim;
+  if (std::ranges::find(kAttentionDims, pages.k_dim) == std::end(kAttentionDims) ||
+      pages.v_dim != (is_mla ? kMlaLatent : pages.k_dim)) {
+    return absl::UnimplementedError(
+        absl::StrFormat("attention with K of %d and V of %d elements: there is 64, 80, 96, 128, "
+                        "192 and 256 for both, and 576 with 512 (MLA)",
+                        pages.k_dim, pages.v_dim));
+  }
+  switch (pages.type) {
+    case ElementType::kFp32:
+    case ElementType::kFp16:
+    case ElementType::kBf16:
+    case ElementType::kFp8E4m3:
+      break;
+    default:
+      return absl::UnimplementedError(
+          "attention over elements that are not fp32, fp16, bf16 or fp8 e4m3");
+  }
+  if (pages.page_tokens == 0 || pages.kv_heads == 0) {
+    return absl::InvalidArgumentError("pages of no tokens or no heads");
+  }
+  if (pages.is_blocks) return absl::OkStatus();
+  if (is_mla && pages.v.base != pages.k.base) {
+    return absl::InvalidArgumentError("MLA: V is the first 512 elements of K's row, in place");
+  }
+  // A view of each tensor by itself, so that they may share memory.
+  KvView view{.layers = {{pages.k, {}}},
+              .pages = pages.pages,
+              .page_tokens = pages.page_tokens,
+              .kv_heads = pages.kv_heads,
+              .k_dim = pages.k_dim,
+              .v_dim = 0,
+              .element_bytes = ElementBytes(pages.type)};
+  KV_RETURN_IF_ERROR(ValidateView(view));
+  if (is_mla) return absl::OkStatus();
+  view.layers[0].k = pages.v;
+  return ValidateView(view);
+}
+
 KvRange Attended(const AttentionOptions& options, const AttentionSequence& sequence,
                  uint32_t token) {
   const int64_t position = sequence.q_position + token - sequence.kv_position;
@@ -124,7 +124,7 @@ std::vector<KvRange> SplitsOf(const AttentionOptions& options, const AttentionSe
 
 absl::Status CheckAttention(const AttentionPages& pages, const AttentionOptions& options,
                             std::span<const AttentionSequence> sequences) {
-  KV_RETURN_IF_ERROR(CheckPages(pages));
+  KV_RETURN_IF_ERROR(CheckAttentionPages(pages));
   KV_RETURN_IF_ERROR(CheckOptions(pages, options));
   for (size_t i = 0; i < sequences.size(); ++i)
     KV_RETURN_IF_ERROR(CheckSequence(pages, options, sequences[i], i));

@@ -14,7 +14,8 @@
 
 namespace kvarve {
 
-// As PagedAttention::Create says.
+// As PagedAttention::Create says; of the pages alone, or of all of it.
+absl::Status CheckAttentionPages(const AttentionPages& pages);
 absl::Status CheckAttention(const AttentionPages& pages, const AttentionOptions& options,
                             std::span<const AttentionSequence> sequences);
 

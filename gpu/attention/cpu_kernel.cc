@@ -77,6 +77,24 @@ void SetAttentionPathForTest(AttentionPath path) {
   Path() = path;
 }
 
+float InverseLength(float squares) {
+  if (squares > 0) return 1 / std::sqrt(squares);
+  return squares == 0 ? 0 : squares;  // NaN stays
+}
+
+void KeyDiffPass(const AttentionWork& work, const float* anchor, float* out) {
+  switch (Path().load(std::memory_order_relaxed)) {
+#ifdef KV_ATTENTION_X86
+    case AttentionPath::kAvx512:
+      return avx512::KeyDiffOf(work, anchor, out);
+    case AttentionPath::kAvx2:
+      return avx2::KeyDiffOf(work, anchor, out);
+#endif
+    default:
+      return portable::KeyDiffOf(work, anchor, out);
+  }
+}
+
 void Attend(const AttentionWork& work) {
   switch (Path().load(std::memory_order_relaxed)) {
 #ifdef KV_ATTENTION_X86

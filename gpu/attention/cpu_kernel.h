@@ -35,6 +35,13 @@ void SetAttentionPathForTest(AttentionPath path);
 
 void Attend(const AttentionWork& work);
 
+// KeyDiff's (key_diff.h) two passes over KV tokens [begin, end) of a head; of the work only pages,
+// table or blocks, and head count. `anchor` null: adds the unit keys to `out`, [k_dim]. Otherwise
+// out[i] is the cosine of key begin + i to `anchor`, which is of length 1, or 0.
+void KeyDiffPass(const AttentionWork& work, const float* anchor, float* out);
+// What a vector of so many squares is multiplied by to be of length 1; 0 for zeros.
+float InverseLength(float squares);
+
 }  // namespace kvarve
 
 #endif  // KVARVE_GPU_ATTENTION_CPU_KERNEL_H_

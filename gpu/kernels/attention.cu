@@ -204,18 +204,6 @@ KV_DEVICE float Capped(float logit, float cap) {
   return logit < 0 ? -size : size;
 }
 
-// The same in all lanes of a warp.
-KV_DEVICE float WarpMax(float value) {
-  for (uint32_t lanes = 16; lanes > 0; lanes /= 2)
-    value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, lanes));
-  return value;
-}
-KV_DEVICE float WarpSum(float value) {
-  for (uint32_t lanes = 16; lanes > 0; lanes /= 2)
-    value += __shfl_xor_sync(kWholeWarp, value, lanes);
-  return value;
-}
-
 // The softmax of this warp's query row so far.
 struct RowState {
   float largest = -kInfinity;

@@ -30,6 +30,9 @@ enum class KernelFamily : uint8_t {
   kAttentionBf16,
   kAttentionFp8,
   kMergeStates,
+  kKeyDiffSum,
+  kKeyDiffScore,
+  kKeyDiffBlocks,
 };
 
 struct KernelInfo {
@@ -87,6 +90,9 @@ inline constexpr KernelInfo kKernels[] = {
     {"kv_attention_fp8_128", KernelFamily::kAttentionFp8, 16, sizeof(AttentionParams), 128},
     {"kv_attention_fp8_256", KernelFamily::kAttentionFp8, 16, sizeof(AttentionParams), 256},
     {"kv_merge_states", KernelFamily::kMergeStates, 4, sizeof(MergeParams)},
+    {"kv_keydiff_sum", KernelFamily::kKeyDiffSum, 1, sizeof(KeyDiffParams)},
+    {"kv_keydiff_score", KernelFamily::kKeyDiffScore, 1, sizeof(KeyDiffParams)},
+    {"kv_keydiff_blocks", KernelFamily::kKeyDiffBlocks, 4, sizeof(KeyDiffBlockParams)},
 };
 inline constexpr size_t kKernelCount = sizeof(kKernels) / sizeof(kKernels[0]);
 static_assert(kKernelCount <= kMaxKernels);
@@ -120,6 +126,9 @@ inline constexpr FamilyInfo kFamilies[] = {
     {KernelFamily::kAttentionFp16, "attention over pages of fp16"},
     {KernelFamily::kAttentionBf16, "attention over pages of bf16; MLA: K of 576 with V in it"},
     {KernelFamily::kAttentionFp8, "attention over pages of fp8 (e4m3fn)"},
+    {KernelFamily::kKeyDiffSum, "sums of unit keys, of chunks of a head"},
+    {KernelFamily::kKeyDiffScore, "cosines of keys to the sum of their head's (KeyDiff)"},
+    {KernelFamily::kKeyDiffBlocks, "means of those over heads and a block's tokens"},
     {KernelFamily::kMergeStates, "splits' or tiers' outputs and log-sum-exps to one; the sinks"},
 };
 

@@ -179,11 +179,59 @@ struct MergeParams {
   uint32_t out_type;  // NumberType
 };
 
+inline constexpr uint32_t kKeyDiffDimMax = 576;
+
+// Tokens [begin, end) of one KV head of one sequence: a block's work, also without tokens.
+struct KeyDiffItem {
+  uint64_t pages;        // first of the sequence's page ids
+  uint64_t first_sum;    // of the head's chunks
+  uint64_t first_score;  // of the head's tokens
+  uint32_t head;
+  uint32_t begin;
+  uint32_t end;
+  uint32_t chunk;   // of the head's
+  uint32_t chunks;  // that the head has
+  uint32_t unused;
+};
+
+struct KeyDiffParams {
+  PagedRows k;
+  uint64_t page_ids;  // int32
+  uint64_t items;     // KeyDiffItem[item_count]
+  uint64_t sums;      // float[chunks of all heads][dim]: of unit keys
+  uint64_t scores;    // float[heads of all sequences][its tokens]: cosines
+  uint32_t item_count;
+  uint32_t page_tokens;
+  uint32_t dim;
+  uint32_t element_bytes;  // 1: fp8 (e4m3fn)
+  uint32_t type;           // NumberType, of more bytes
+  uint32_t unused;
+};
+
+// Tokens [begin, end) of all heads of a sequence of `tokens`; not empty.
+struct KeyDiffBlock {
+  uint64_t first_score;  // of the sequence's first head
+  uint32_t tokens;
+  uint32_t begin;
+  uint32_t end;
+  uint32_t unused;
+};
+
+struct KeyDiffBlockParams {
+  uint64_t blocks;  // KeyDiffBlock[block_count]
+  uint64_t scores;
+  uint64_t out;  // float[block_count]
+  uint32_t block_count;
+  uint32_t heads;
+};
+
 static_assert(sizeof(MoveTensor) == 48 && sizeof(MoveParams) == 64 &&
               sizeof(CopyPagesParams) == 40);
 static_assert(sizeof(ReshapeParams) == 176 && sizeof(BatchCopyParams) == 40);
 static_assert(sizeof(PackParams) == 88 && sizeof(CopyJob) == 24);
 static_assert(sizeof(AttentionItem) == 56 && sizeof(AttentionParams) == 176);
+static_assert(sizeof(KeyDiffItem) == 48 && sizeof(KeyDiffParams) == 88);
+static_assert(sizeof(KeyDiffBlock) == 24 && sizeof(KeyDiffBlockParams) == 32);
 static_assert(sizeof(MergeItem) == 32 && sizeof(MergePart) == 16 && sizeof(MergeParams) == 64);
 
 }  // namespace kvarve

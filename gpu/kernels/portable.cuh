@@ -189,6 +189,18 @@ KV_DEVICE float Log2(float x) {
 #endif
 }
 
+// The same in all lanes of a warp.
+KV_DEVICE float WarpMax(float value) {
+  for (uint32_t lanes = 16; lanes > 0; lanes /= 2)
+    value = fmaxf(value, __shfl_xor_sync(kWholeWarp, value, lanes));
+  return value;
+}
+KV_DEVICE float WarpSum(float value) {
+  for (uint32_t lanes = 16; lanes > 0; lanes /= 2)
+    value += __shfl_xor_sync(kWholeWarp, value, lanes);
+  return value;
+}
+
 // Asynchronous copies from global to shared memory, 4, 8 or 16 bytes a call, aligned so: this
 // thread's, in groups. What they write may be read after the wait, by others after a barrier, too.
 template <int bytes>

@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "gpu/attention/attention_kernels_testing.h"
+#include "gpu/attention/key_diff_testing.h"
 #include "gpu/emulator/ptx/ptx_launch_testing.h"
+#include "gpu/emulator/ptx/ptx_run.h"
 
 namespace kvarve::ptx {
 namespace {
@@ -41,7 +45,9 @@ TEST_P(PtxAttention, AgreesWithTheDefinition) {
     }
   }
   uint32_t attention = 0;
-  for (const KernelInfo& info : kKernels) attention += info.family >= KernelFamily::kAttentionFp32;
+  for (const KernelInfo& info : kKernels)
+    attention +=
+        info.family >= KernelFamily::kAttentionFp32 && info.family <= KernelFamily::kMergeStates;
   EXPECT_EQ(kernels.size(), attention);
 }
 
@@ -64,6 +70,48 @@ INSTANTIATE_TEST_SUITE_P(
     Cases, PtxOddAttention,
     ::testing::Range<uint32_t>(0, static_cast<uint32_t>(testing::OddCases().size())),
     [](const auto& info) { return testing::OddCases()[info.param].name; });
+
+// Reading pages, warps ask for whole sectors; whoever reads rows one by one does not.
+TEST(PtxAttentionTraffic, WastesFewSectors) {
+  for (const char* target : {"80", "120"}) {
+    for (const auto layout : {testing::AttentionLayout::kHnd, testing::AttentionLayout::kNhd}) {
+      Traffic traffic;
+      testing::CheckAttention(
+          {ElementType::kBf16, 128, layout, 16, 4, /*seed=*/4},
+          [&](const Launch& launch, const Memory& memory) {
+            std::vector<Allocation> allocations;
+            for (const auto& bytes : memory) {
+              allocations.push_back({reinterpret_cast<uint64_t>(bytes.data()), bytes.size()});
+            }
+            const KernelInfo& info = kKernels[launch.kernel];
+            Grid grid;
+            grid.blocks = launch.grid, grid.threads = kKernelThreads;
+            grid.measure_traffic = true;
+            Runner runner(ModuleFor(target), allocations);
+            const std::string fault =
+                runner.Run(info.name, std::span(launch.params).first(info.params_bytes), grid);
+            if (traffic.moved == 0) traffic = runner.traffic();
+            return fault;
+          });
+      EXPECT_GT(traffic.moved, 0u);
+      EXPECT_GT(static_cast<double>(traffic.asked), 0.9 * static_cast<double>(traffic.moved));
+    }
+  }
+}
+
+TEST(PtxKeyDiff, AgreesWithTheDefinition) {
+  uint64_t seed = 0;
+  for (const char* target : kTargets) {
+    const auto run = [&](const Launch& launch, const Memory& memory) {
+      return RunOnPtx(ModuleFor(target), launch, memory, seed % 2 == 1);
+    };
+    for (const ElementType type : kTypes) {
+      ++seed;
+      testing::CheckKeyDiff(type, kAttentionDims[seed % std::size(kAttentionDims)], seed, run);
+    }
+    testing::CheckOddKeyDiff(run);
+  }
+}
 
 // ---- Planted bugs (plant.py): which check must catch each, and by which words.
 

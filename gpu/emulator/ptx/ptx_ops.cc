@@ -92,6 +92,12 @@ bool CopySign(Runner&, Thread& t, const Instruction& i) {
              std::copysign(Get<float>(t, i.operands[2]), Get<float>(t, i.operands[1])));
   return true;
 }
+bool Reciprocal(Runner&, Thread& t, const Instruction& i) {
+  return Put<float>(t, i.operands[0], 1.0f / Get<float>(t, i.operands[1])), true;
+}
+bool SquareRoot(Runner&, Thread& t, const Instruction& i) {
+  return Put<float>(t, i.operands[0], std::sqrt(Get<float>(t, i.operands[1]))), true;
+}
 float WithoutSubnormal(float value) { return std::fabs(value) < 0x1p-126f ? 0.0f * value : value; }
 template <float (*function)(float)>
 bool Approximate(Runner&, Thread& t, const Instruction& i) {
@@ -408,6 +414,8 @@ bool FindHandler(const std::vector<std::string>& parts, Instruction* i) {
   if (name == "copysign" && typed && i->type == Type{'f', 4}) i->run = &CopySign;
   // To a few units in the last place; subnormal numbers are 0.
   const bool approximate = words == 3 && has("approx") && has("ftz") && i->type == Type{'f', 4};
+  if (name == "rcp" && rounded && i->type == Type{'f', 4}) i->run = &Reciprocal;
+  if (name == "sqrt" && rounded && i->type == Type{'f', 4}) i->run = &SquareRoot;
   if (name == "ex2" && approximate) i->run = &Approximate<std::exp2>;
   if (name == "lg2" && approximate) i->run = &Approximate<std::log2>;
   if (name == "abs" && typed && i->type.kind == 'f') i->run = OfType<Absolute>(i->type);

@@ -221,6 +221,8 @@ TEST(PtxTest, Arithmetic) {
       // (1 + 2^-12)^2 - 1: what two roundings lose, the last bit is kept.
       {"mov.f32 %f1, 0f3F800800;\nfma.rn.f32 %r3, %f1, %f1, 0fBF800000;", 0x3a000400},
       {"mov.f32 %f1, 0fBF800000;\ncopysign.f32 %r3, %f1, 0f40400000;", 0xc0400000},
+      {"mov.f32 %f1, 0f40800000;\nrcp.rn.f32 %r3, %f1;", 0x3e800000},
+      {"mov.f32 %f1, 0f41100000;\nsqrt.rn.f32 %r3, %f1;", 0x40400000},
       {"mov.f32 %f1, 0f40400000;\nex2.approx.ftz.f32 %r3, %f1;", 0x41000000},
       {"mov.f32 %f1, 0fFF800000;\nex2.approx.ftz.f32 %r3, %f1;", 0},
       {"mov.f32 %f1, 0f41000000;\nlg2.approx.ftz.f32 %r3, %f1;", 0x40400000},
