@@ -100,8 +100,7 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(const ArenaOptions& options
         "arena chunk size of %d bytes is not a multiple of %s, or above %s", options.chunk_bytes,
         FormatBytes(kExtentBytes), FormatBytes(kMaxChunkBytes)));
   }
-  auto rep = std::make_unique<Rep>();
-  rep->options = options;
+  auto rep = std::make_unique<Rep>(options);
   rep->capacity_bytes = options.capacity_bytes;
   return std::unique_ptr<Arena>(new Arena(std::move(rep)));
 }

@@ -68,6 +68,9 @@ struct ArenaOptions {
   // Bytes that the host can still give (MemAvailable and the cgroup); asked before a chunk is made,
   // and asked again by each Allocate that gets none. Null: no limit but the capacity.
   std::function<uint64_t()> available_bytes;
+  // Of pages that were touched ahead of their need, and of whole chunks before they are unmapped.
+  // Called on the arena's own thread.
+  std::function<void(std::byte*base, size_t bytes)> on_present, on_unmap;
 };
 
 struct ArenaStats {

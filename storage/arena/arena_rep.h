@@ -93,6 +93,9 @@ struct Arena::Rep {
   using Chunk = ArenaChunk;
   using PoolState = ArenaPool;
 
+  explicit Rep(const ArenaOptions& with)
+      : options(with), worker(options.on_present, options.on_unmap) {}
+
   ArenaOptions options;
   uint64_t capacity_bytes = 0;
   uint64_t charged_bytes = 0;   // of `chunks` and `dropped`

@@ -8,7 +8,10 @@
 
 namespace kvarve {
 
-PageWorker::PageWorker() : thread_([this] { Run(); }) {
+PageWorker::PageWorker(Told on_present, Told on_unmap)
+    : on_present_(std::move(on_present)),
+      on_unmap_(std::move(on_unmap)),
+      thread_([this] { Run(); }) {
   ::pthread_setname_np(thread_.native_handle(), "kvarve-pages");
 }
 
@@ -73,16 +76,22 @@ void PageWorker::Run() {
         ranges_.pop_front();
       }
     }
-    if (range.memory) Touch(range);
+    for (const auto& memory : unmaps) {
+      if (on_unmap_) on_unmap_(memory->base(), memory->bytes());
+    }
+    if (range.memory && Touch(range) && on_present_) {
+      on_present_(range.memory->base() + range.offset, range.size);
+    }
   }
 }
 
-void PageWorker::Touch(const Range& range) {
+bool PageWorker::Touch(const Range& range) {
   const uint64_t end = range.offset + range.size;
   for (uint64_t offset = range.offset; offset < end; offset += kStepBytes) {
-    if (stop_.load(std::memory_order_relaxed) || range.memory->cancelled()) return;
-    if (!range.memory->Populate(offset, std::min(kStepBytes, end - offset))) return;
+    if (stop_.load(std::memory_order_relaxed) || range.memory->cancelled()) return false;
+    if (!range.memory->Populate(offset, std::min(kStepBytes, end - offset))) return false;
   }
+  return true;
 }
 
 }  // namespace kvarve

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -23,7 +24,10 @@ class PageWorker {
   static constexpr size_t kMaxQueued = 64;
   static constexpr uint64_t kStepBytes = 4ull << 20;
 
-  PageWorker();
+  // Told, on this thread, of a range whose pages are all there, and of all of a memory before it is
+  // let go of.
+  using Told = std::function<void(std::byte* base, size_t bytes)>;
+  explicit PageWorker(Told on_present = nullptr, Told on_unmap = nullptr);
   ~PageWorker();
 
   // False when the queue is full. `urgent`: before the ones that are not.
@@ -41,8 +45,10 @@ class PageWorker {
   };
 
   void Run();
-  void Touch(const Range& range);
+  // Whether all of its pages are there.
+  bool Touch(const Range& range);
 
+  const Told on_present_, on_unmap_;
   Mutex mutex_;
   CondVar wake_;
   CondVar idle_;

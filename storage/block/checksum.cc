@@ -22,6 +22,8 @@ static_assert(std::endian::native == std::endian::little, "words are read as the
 
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kBounceBytes = kPageBytes;
+// Shorter ones are in a cache more often than not, where ISA-L's loop is the faster one.
+constexpr size_t kFoldsFromBytes = 4 * kPageBytes;
 constexpr uint64_t kPolynomial = 0xC96C5795D7870F42;  // ECMA-182, bits reflected
 
 // kTables[k][b]: the CRC's change by byte b that k bytes follow.
@@ -118,52 +120,72 @@ constexpr uint64_t PowerOfX(int n) {
   return power;
 }
 
-constexpr size_t kFoldBytes = 256;
+// What is folded at once, in registers of 64 bytes: enough that no product waits for the one
+// before.
+template <bool kCopies>
+constexpr size_t kFoldedRegisters = kCopies ? 4 : 8;
+template <bool kCopies>
+constexpr size_t kFoldBytes = 64 * kFoldedRegisters<kCopies>;
 
-// The CRC out of the registers that the copy goes through, by folding (V. Gopal et al., "Fast CRC
-// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009): what was read of
-// the last 256 bytes, moved on by as many, is added to the next 256; the 256 bytes that are left in
-// the end have the CRC of all. Copies what is whole in units of 256 bytes and returns how much.
-__attribute__((target("avx512f,vpclmulqdq"))) size_t CopyFolding(std::byte* dst,
-                                                                 const std::byte* src, size_t size,
-                                                                 uint64_t* crc) {
-  if (size < kFoldBytes) return 0;
+// Where nothing is stored meanwhile, every line is asked for one page ahead: what comes from a
+// device is in no cache, and the processor's own prefetching ends at each page.
+template <bool kCopies>
+void PrefetchFolded(const std::byte* src, size_t done, size_t size) {
+  if (kCopies) {
+    if (done % kPageBytes == 0) PrefetchNextPage(src + done, size - done);
+  } else if (size - done >= kPageBytes + kFoldBytes<kCopies>) {
+    for (size_t i = 0; i < kFoldBytes<kCopies>; i += 64) {
+      PrefetchForRead(src + done + kPageBytes + i);
+    }
+  }
+}
+
+// The CRC by folding (V. Gopal et al., "Fast CRC Computation for Generic Polynomials Using
+// PCLMULQDQ Instruction", Intel 2009): what was read of the last kFoldBytes, moved on by as many,
+// is added to the next ones; those that are left in the end have the CRC of all. With kCopies the
+// bytes are stored past the caches to `dst` on the way, out of the same registers. Takes what is
+// whole in units of kFoldBytes and returns how much.
+template <bool kCopies>
+__attribute__((target("avx512f,vpclmulqdq"))) size_t Fold(std::byte* dst, const std::byte* src,
+                                                          size_t size, uint64_t* crc) {
+  constexpr size_t kRegisters = kFoldedRegisters<kCopies>, kBytes = kFoldBytes<kCopies>;
+  if (size < kBytes) return 0;
   // A product of reflected factors comes out one place short; the powers make up for it.
-  constexpr uint64_t kLow = PowerOfX(64 + 8 * kFoldBytes - 1), kHigh = PowerOfX(8 * kFoldBytes - 1);
+  constexpr uint64_t kLow = PowerOfX(64 + 8 * kBytes - 1), kHigh = PowerOfX(8 * kBytes - 1);
   const __m512i power = _mm512_set4_epi64(static_cast<int64_t>(kHigh), static_cast<int64_t>(kLow),
                                           static_cast<int64_t>(kHigh), static_cast<int64_t>(kLow));
-  const auto moved = [power](__m512i sum)
-      __attribute__((target("avx512f,vpclmulqdq"), always_inline)) {
-    return _mm512_xor_si512(_mm512_clmulepi64_epi128(sum, power, 0x00),
-                            _mm512_clmulepi64_epi128(sum, power, 0x11));
-  };
   // The register goes in where the first bytes are; of nothing moved on, nothing is left.
-  __m512i sums[4] = {};
+  __m512i sums[kRegisters] = {}, lines[kRegisters];
   __m512i in = _mm512_zextsi128_si512(_mm_cvtsi64_si128(static_cast<int64_t>(~*crc)));
   size_t done = 0;
-  for (; done + kFoldBytes <= size; done += kFoldBytes) {
-    if (done % kPageBytes == 0) PrefetchNextPage(src + done, size - done);
-    const auto* from = reinterpret_cast<const __m512i*>(src + done);
-    auto* to = reinterpret_cast<__m512i*>(dst + done);
-    __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + 1);
-    __m512i c = _mm512_loadu_si512(from + 2), d = _mm512_loadu_si512(from + 3);
-    // What was read stays what it is: the compiler may not read it again.
-    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d));
-    _mm512_stream_si512(to, a);
-    _mm512_stream_si512(to + 1, b);
-    _mm512_stream_si512(to + 2, c);
-    _mm512_stream_si512(to + 3, d);
-    sums[0] = _mm512_xor_si512(_mm512_xor_si512(moved(sums[0]), in), a);
-    sums[1] = _mm512_xor_si512(moved(sums[1]), b);
-    sums[2] = _mm512_xor_si512(moved(sums[2]), c);
-    sums[3] = _mm512_xor_si512(moved(sums[3]), d);
+  for (; done + kBytes <= size; done += kBytes) {
+    PrefetchFolded<kCopies>(src, done, size);
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kRegisters; ++i) {
+      lines[i] = _mm512_loadu_si512(src + done + 64 * i);
+      // What was read stays what it is: the compiler may not read it again.
+      if constexpr (kCopies) asm volatile("" : "+v"(lines[i]));
+    }
+    if constexpr (kCopies) {
+      auto* to = reinterpret_cast<__m512i*>(dst + done);
+#pragma GCC unroll 8
+      for (size_t i = 0; i < kRegisters; ++i) _mm512_stream_si512(to + i, lines[i]);
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kRegisters; ++i) {
+      const __m512i moved = _mm512_xor_si512(_mm512_clmulepi64_epi128(sums[i], power, 0x00),
+                                             _mm512_clmulepi64_epi128(sums[i], power, 0x11));
+      sums[i] = _mm512_xor_si512(moved, lines[i]);
+    }
+    sums[0] = _mm512_xor_si512(sums[0], in);
     in = _mm512_setzero_si512();
   }
-  alignas(64) std::byte left[kFoldBytes];
-  std::memcpy(left, sums, kFoldBytes);
-  *crc = Crc64(~uint64_t{0}, left, kFoldBytes);
+  alignas(64) std::byte left[kBytes];
+  std::memcpy(left, sums, kBytes);
+  *crc = ::crc64_ecma_refl(~uint64_t{0}, reinterpret_cast<const unsigned char*>(left), kBytes);
   return done;
 }
+
 bool Has(CopyPath path) {
   switch (path) {
     case CopyPath::kPortable:
@@ -189,7 +211,10 @@ InnerCopy CopyOf(CopyPath path) {
 // Orders non-temporal stores before whatever publishes them.
 void StoreFence() { _mm_sfence(); }
 #else
-size_t CopyFolding(std::byte*, const std::byte*, size_t, uint64_t*) { return 0; }
+template <bool kCopies>
+size_t Fold(std::byte*, const std::byte*, size_t, uint64_t*) {
+  return 0;
+}
 bool Has(CopyPath path) { return path == CopyPath::kPortable; }
 InnerCopy CopyOf(CopyPath) { return CopyPortable; }
 void StoreFence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
@@ -205,7 +230,11 @@ CopyPath BestPath() {
 }  // namespace
 
 uint64_t Crc64(uint64_t crc, const void* data, size_t size) {
-  return ::crc64_ecma_refl(crc, static_cast<const unsigned char*>(data), size);
+  const auto* bytes = static_cast<const std::byte*>(data);
+  const size_t done = size >= kFoldsFromBytes && BestPath() == CopyPath::kAvx512
+                          ? Fold<false>(nullptr, bytes, size, &crc)
+                          : 0;
+  return ::crc64_ecma_refl(crc, reinterpret_cast<const unsigned char*>(bytes) + done, size - done);
 }
 
 uint64_t Crc64Portable(uint64_t crc, const void* data, size_t size) {
@@ -244,7 +273,7 @@ uint64_t CopyAndChecksum(void* dst, const void* src, size_t size, uint64_t seed,
   auto* to = static_cast<std::byte*>(dst);
   const auto* from = static_cast<const std::byte*>(src);
   uint64_t crc = seed;
-  size_t done = path == CopyPath::kAvx512 ? CopyFolding(to, from, size, &crc) : 0;
+  size_t done = path == CopyPath::kAvx512 ? Fold<true>(to, from, size, &crc) : 0;
   while (done < size) {
     const size_t chunk = std::min(kBounceBytes, size - done);
     PrefetchNextPage(from + done, size - done);

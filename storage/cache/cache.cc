@@ -58,7 +58,11 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const CacheOptions& options
         absl::StrFormat("unknown eviction policy '%s'; known: lru", options.policy));
   }
   auto rep = std::make_unique<Rep>(options);
-  KV_ASSIGN_OR_RETURN(rep->arena, Arena::Create(options.arena));
+  ArenaOptions arena = options.arena;
+  DeviceMemory* const pages = &rep->device_memory;
+  arena.on_present = [pages](std::byte* base, size_t bytes) { pages->Present(base, bytes); };
+  arena.on_unmap = [pages](std::byte* base, size_t bytes) { pages->Gone(base, bytes); };
+  KV_ASSIGN_OR_RETURN(rep->arena, Arena::Create(arena));
   for (const QuotaRange& range : options.default_quota.ranges) {
     if (range.floor == 0) continue;
     return absl::InvalidArgumentError(

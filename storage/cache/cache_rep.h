@@ -25,6 +25,7 @@
 #include "storage/arena/arena.h"
 #include "storage/base/mutex.h"
 #include "storage/cache/cache.h"
+#include "storage/cache/device_memory.h"
 #include "storage/index/index.h"
 #include "storage/policy/eviction_policy.h"
 
@@ -131,7 +132,7 @@ struct Cache::Rep {
 
   // ---- load.cc
   // Cache::Load. Takes the mutex itself.
-  void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
+  void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class, bool caller_waits,
             std::function<void(size_t)> done);
   size_t LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class);
   // How many leading keys are found, in any tier.
@@ -198,6 +199,7 @@ struct Cache::Rep {
   const Clock* clock;
   uint64_t incarnation;
   mutable Mutex mutex;
+  DeviceMemory device_memory;  // outlives the arena, whose thread tells it
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Index> index;
   std::unique_ptr<EvictionPolicy> policy;

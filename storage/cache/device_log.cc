@@ -59,12 +59,16 @@ absl::StatusOr<std::shared_ptr<DeviceLog>> DeviceLog::Open(DeviceTier* tier, uin
   options.recovery_thread = true;
   KV_ASSIGN_OR_RETURN(made->log_,
                       SegmentLog::Open(made->device_.get(), made->catalogue_, made.get(), options));
+  tier->cache().device_memory.Add(made->device_.get());
   const auto level = made->catalogue_->GetMeta(BudgetName(made->log_->superblock()));
   if (level.has_value()) made->budget_.Restore(*level, WallSeconds());
   return made;
 }
 
-DeviceLog::~DeviceLog() { Stop(/*polite=*/false); }
+DeviceLog::~DeviceLog() {
+  Stop(/*polite=*/false);
+  tier_.cache().device_memory.Remove(device_.get());
+}
 
 void DeviceLog::Start() {
   flusher_ = std::thread([this] { Flush(); });
@@ -118,22 +122,25 @@ void DeviceLog::TurnOff(const char* why) {
         {{"device", path()}, {"why", why}});
 }
 
-void DeviceLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done) {
+void DeviceLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done,
+                     bool caller_waits) {
   if (off_.load()) {
     for (size_t i = 0; i < reads.size(); ++i) {
       done(i, absl::UnavailableError(path() + ": switched off after repeated failures"));
     }
     return;
   }
-  log_->Read(std::move(reads), io_class,
-             [this, done = std::move(done)](size_t i, const absl::Status& status) {
-               if (status.code() == absl::StatusCode::kInternal) {
-                 if (++read_failures_in_a_row_ >= kReadFailuresMax) TurnOff("reads keep failing");
-               } else if (status.ok()) {
-                 read_failures_in_a_row_.store(0, std::memory_order_relaxed);
-               }
-               done(i, status);
-             });
+  log_->Read(
+      std::move(reads), io_class,
+      [this, done = std::move(done)](size_t i, const absl::Status& status) {
+        if (status.code() == absl::StatusCode::kInternal) {
+          if (++read_failures_in_a_row_ >= kReadFailuresMax) TurnOff("reads keep failing");
+        } else if (status.ok()) {
+          read_failures_in_a_row_.store(0, std::memory_order_relaxed);
+        }
+        done(i, status);
+      },
+      caller_waits);
 }
 
 // ---- The flusher

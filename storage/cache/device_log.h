@@ -49,7 +49,7 @@ class DeviceLog final : public LogOwner {
 
   // ---- Any thread, without the cache's mutex.
   DeviceStats Stats() const;
-  void Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done);
+  void Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done, bool caller_waits);
   absl::Status Wait(const OrderEnd& end);  // BLOCKS
   // Behind all that is queued now.  BLOCKS.
   void Seal();

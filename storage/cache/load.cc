@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "storage/base/status_macros.h"
@@ -19,10 +20,11 @@ constexpr uint64_t kWindowBytes = 64ull << 20;
 class LoadCall final : public std::enable_shared_from_this<LoadCall> {
  public:
   LoadCall(Cache::Rep* rep, NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
-           std::function<void(size_t)> done)
+           bool caller_waits, std::function<void(size_t)> done)
       : r_(*rep),
         keys_(keys.begin(), keys.end()),
         io_class_(io_class),
+        waiting_thread_(caller_waits ? std::this_thread::get_id() : std::thread::id()),
         done_(std::move(done)),
         handle_(ns) {}
 
@@ -145,7 +147,9 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
         if (reading->left.fetch_sub(1) == 1) self->Publish(reading.get());
       };
       if (device != nullptr) {
-        device->Read(std::move(reads), io_class_, std::move(done));
+        // What goes on in another thread must not hold that up.
+        device->Read(std::move(reads), io_class_, std::move(done),
+                     waiting_thread_ == std::this_thread::get_id());
         continue;
       }
       for (size_t i = 0; i < members.size(); ++i) done(i, absl::NotFoundError("removed"));
@@ -252,6 +256,7 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
   Cache::Rep& r_;
   const std::vector<BlockKey> keys_;
   const IoClass io_class_;
+  const std::thread::id waiting_thread_;  // nobody's: the caller does not wait
   std::function<void(size_t)> done_;
   const NamespaceHandle handle_;
   NamespaceRecord ns_;  // a snapshot, which keeps the namespace open
@@ -285,7 +290,7 @@ size_t Cache::Rep::FindAnywhere(const NamespaceRecord& ns, std::span<const Block
 }
 
 void Cache::Rep::Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
-                      std::function<void(size_t)> done) {
+                      bool caller_waits, std::function<void(size_t)> done) {
   std::shared_ptr<LoadCall> call;
   size_t found = 0;
   {
@@ -293,7 +298,8 @@ void Cache::Rep::Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClas
     if (tier == nullptr) {
       found = index->FindPrefix(Record(ns).index, keys, nullptr);
     } else {
-      call = std::make_shared<LoadCall>(this, ns, keys, io_class, std::exchange(done, nullptr));
+      call = std::make_shared<LoadCall>(this, ns, keys, io_class, caller_waits,
+                                        std::exchange(done, nullptr));
       call->Begin();
     }
   }
@@ -307,7 +313,7 @@ size_t Cache::Rep::LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, I
     CondVar changed;
     std::optional<size_t> blocks;
   } end;
-  Load(ns, keys, io_class, [&end](size_t blocks) {
+  Load(ns, keys, io_class, /*caller_waits=*/true, [&end](size_t blocks) {
     MutexLock lock(&end.mutex);
     end.blocks = blocks;
     end.changed.notify_all();
@@ -335,7 +341,7 @@ bool Cache::WantsLoad(NamespaceHandle handle, std::span<const BlockKey> keys) {
 void Cache::Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
                  std::function<void(size_t)> done) {
   KV_CHECK(keys.size() <= kMaxKeysPerCall);
-  rep_->Load(ns, keys, io_class, std::move(done));
+  rep_->Load(ns, keys, io_class, /*caller_waits=*/false, std::move(done));
 }
 
 size_t Cache::LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class) {

@@ -6,14 +6,15 @@
 //
 // What is promised:
 //  * Every request's `done` is called exactly once: on a thread of the device, inside Submit when
-//    the request is refused, or inside RunOne. It must not block; it may Submit.
+//    the request is refused or asked for that (in_callers_thread), or inside RunOne. It must not
+//    block; it may Submit.
 //  * Requests may finish in any order, and of requests that overlap and are in flight together any
 //    may win. Who needs an order waits for `done`.
 //  * A write that is done is seen by every read submitted after. After a power loss it may be lost,
 //    whole or sector by sector, until a sync that was submitted after its `done` is done itself.
 //
-// THREADS: Submit, info, Stats, RegisterMemory: any.  BLOCKS: never, but for RegisterMemory and the
-// destructor, which waits for all requests.
+// THREADS: Submit, info, Stats, RegisterMemory: any.  BLOCKS: never, but for Submit of a request
+// that asks for it, RegisterMemory, and the destructor, which waits for all requests.
 #ifndef KVARVE_STORAGE_IO_DEVICE_H_
 #define KVARVE_STORAGE_IO_DEVICE_H_
 

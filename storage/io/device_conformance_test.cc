@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -231,6 +232,64 @@ TEST_P(DeviceConformanceTest, RegisteredMemoryChangesNothing) {
   const uint64_t before = device_->Stats().fixed_buffer_requests;
   ASSERT_TRUE(ReadNow(device_.get(), IoClass::kDemand, 0, memory.span()).ok());
   EXPECT_EQ(device_->Stats().fixed_buffer_requests, before);
+}
+
+// Carried out in the caller's thread where the device has a file, with the same answers.
+TEST_P(DeviceConformanceTest, WhoWaitsMayCarryItOut) {
+  Memory memory(4 * 4096), back(4 * 4096);
+  memory.Fill(5);
+  ASSERT_TRUE(WriteNow(device_.get(), IoClass::kFlush, 8192, memory.span()).ok());
+  std::optional<std::thread::id> told_by;
+  absl::Status status;
+  IoRequest read{IoOp::kRead, IoClass::kDemand, 8192, {{back.data(), 4 * 4096}}, nullptr};
+  read.in_callers_thread = true;
+  read.done = [&](const IoResult& result) {
+    told_by = std::this_thread::get_id();
+    status = result.status;
+  };
+  device_->Submit(read);
+  while (!told_by.has_value()) ASSERT_TRUE(device_->RunOne());
+  EXPECT_EQ(*told_by, std::this_thread::get_id());
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(std::memcmp(memory.data(), back.data(), 4 * 4096), 0);
+  if (simulated()) return;  // it has no file
+  const IoStats stats = device_->Stats();
+  EXPECT_EQ(stats.of[static_cast<int>(IoClass::kDemand)][static_cast<int>(IoOp::kRead)].bytes,
+            4u * 4096);
+  EXPECT_EQ(stats.queued_bytes[static_cast<int>(IoClass::kDemand)], 0u);
+  ASSERT_EQ(::truncate(path_.c_str(), 8192 + 4096), 0);
+  device_->Submit(read);
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+}
+
+// Threads that carry out their own, beside others' requests, and a device that ends at once after.
+TEST_P(DeviceConformanceTest, ManyCarryOutTheirOwn) {
+  if (simulated()) return;  // one thread
+  constexpr int kThreads = 4, kRounds = 200;
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      Memory memory(4096), back(4096);
+      for (int i = 0; i < kRounds; ++i) {
+        const uint64_t at = 4096ull * static_cast<uint64_t>(t * kRounds + i);
+        memory.Fill(at);
+        IoWait wait(device_.get());
+        IoRequest write{IoOp::kWrite, IoClass::kFlush, at, {{memory.data(), 4096}}, nullptr};
+        write.in_callers_thread = i % 2 == 0;
+        wait.Submit(std::move(write));
+        wrong += wait.Wait().ok() ? 0 : 1;
+        IoRequest read{IoOp::kRead, IoClass::kDemand, at, {{back.data(), 4096}}, nullptr};
+        read.in_callers_thread = i % 3 == 0;
+        wait.Submit(std::move(read));
+        wrong += wait.Wait().ok() ? 0 : 1;
+        wrong += std::memcmp(memory.data(), back.data(), 4096) == 0 ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  device_.reset();
 }
 
 // Waves of requests that do not overlap within a wave, against a plain array.

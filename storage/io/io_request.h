@@ -50,6 +50,9 @@ struct IoRequest {
   // Their memory stays valid until `done` is called.
   std::vector<iovec> buffers;
   std::function<void(const IoResult&)> done;
+  // The submitter waits for it, and may as well carry it out: two wake-ups less, where nothing is
+  // in its way.
+  bool in_callers_thread = false;
 
   uint64_t bytes() const {
     uint64_t sum = 0;

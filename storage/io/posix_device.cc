@@ -1,36 +1,11 @@
 #include "storage/io/posix_device.h"
 
-#include <errno.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <thread>
 #include <vector>
 
 namespace kvarve {
 namespace {
-
-int64_t Call(int fd, const IoRequest& request) {
-  const auto offset = static_cast<off_t>(request.offset);
-  const auto count = static_cast<int>(request.buffers.size());
-  for (;;) {
-    ssize_t result = -1;
-    switch (request.op) {
-      case IoOp::kRead:
-        result = ::preadv(fd, request.buffers.data(), count, offset);
-        break;
-      case IoOp::kWrite:
-        result = ::pwritev(fd, request.buffers.data(), count, offset);
-        break;
-      case IoOp::kSync:
-        result = ::fdatasync(fd);
-        break;
-    }
-    if (result >= 0) return result;
-    if (errno != EINTR) return -errno;
-  }
-}
 
 class PosixDevice final : public QueuedDevice {
  public:

@@ -1,6 +1,11 @@
 #include "storage/io/queued_device.h"
 
+#include <errno.h>
 #include <sys/file.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <optional>
 
 #include "absl/strings/str_format.h"
 
@@ -31,21 +36,55 @@ void QueuedDevice::Submit(IoRequest request) {
   IoResult refused;
   refused.status = CheckRequest(info_, request);
   if (refused.status.ok()) {
-    MutexLock lock(&mutex_);
-    if (!queue_.full()) {
-      IoQueue::Item item;
-      item.bytes = request.bytes();
-      item.submitted_nanos = SystemClock::Get()->NowNanos();
-      item.request = std::move(request);
-      queue_.Push(std::move(item));
-      WakeLocked();
+    std::optional<IoQueue::Item> here;
+    if (Queue(&request, &here)) {
+      if (here.has_value()) Finish(*here, Call(file_.fd.get(), here->request));
       return;
     }
-    ++stats_.refused;
     refused.status =
         absl::ResourceExhaustedError(absl::StrFormat("%s: the I/O queue is full", info_.path));
   }
   request.done(refused);
+}
+
+// False: there is no room. `here`: the caller is to carry it out, as nothing waits before it and
+// the caps let it through.
+bool QueuedDevice::Queue(IoRequest* request, std::optional<IoQueue::Item>* here) {
+  MutexLock lock(&mutex_);
+  if (queue_.full()) {
+    ++stats_.refused;
+    return false;
+  }
+  const bool is_first = queue_.waiting() == 0 && request->in_callers_thread;
+  IoQueue::Item item;
+  item.bytes = request->bytes();
+  item.submitted_nanos = SystemClock::Get()->NowNanos();
+  item.request = std::move(*request);
+  queue_.Push(std::move(item));
+  if (is_first) *here = queue_.Pop();
+  if (!here->has_value()) WakeLocked();
+  return true;
+}
+
+int64_t QueuedDevice::Call(int fd, const IoRequest& request) {
+  const auto offset = static_cast<off_t>(request.offset);
+  const auto count = static_cast<int>(request.buffers.size());
+  for (;;) {
+    ssize_t result = -1;
+    switch (request.op) {
+      case IoOp::kRead:
+        result = ::preadv(fd, request.buffers.data(), count, offset);
+        break;
+      case IoOp::kWrite:
+        result = ::pwritev(fd, request.buffers.data(), count, offset);
+        break;
+      case IoOp::kSync:
+        result = ::fdatasync(fd);
+        break;
+    }
+    if (result >= 0) return result;
+    if (errno != EINTR) return -errno;
+  }
 }
 
 void QueuedDevice::Finish(const IoQueue::Item& item, int64_t result) {
@@ -60,7 +99,8 @@ void QueuedDevice::Finish(const IoQueue::Item& item, int64_t result) {
     of.errors += told.status.ok() ? 0 : 1;
     of.nanos += static_cast<uint64_t>(SystemClock::Get()->NowNanos() - item.submitted_nanos);
     queue_.Finished(request.io_class, item.bytes);
-    if (queue_.waiting() > 0) WakeLocked();
+    // Who stops waits for what others carry out, too.
+    if (queue_.waiting() > 0 || stopping_) WakeLocked();
   }
   request.done(told);
 }

@@ -4,6 +4,7 @@
 #ifndef KVARVE_STORAGE_IO_QUEUED_DEVICE_H_
 #define KVARVE_STORAGE_IO_QUEUED_DEVICE_H_
 
+#include <optional>
 #include <utility>
 
 #include "storage/base/clock.h"
@@ -30,6 +31,8 @@ class QueuedDevice : public Device {
   virtual void WakeLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) = 0;
   // Counts and tells. `result`: bytes or -errno.
   void Finish(const IoQueue::Item& item, int64_t result);
+  // Carries the request out with POSIX calls: bytes or -errno.  BLOCKS.
+  static int64_t Call(int fd, const IoRequest& request);
 
   const DeviceFile file_;
   mutable Mutex mutex_;
@@ -38,6 +41,8 @@ class QueuedDevice : public Device {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
  private:
+  bool Queue(IoRequest* request, std::optional<IoQueue::Item>* here);
+
   DeviceInfo info_;
 };
 

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <future>
+#include <iterator>
 #include <list>
+#include <map>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -21,7 +23,7 @@ namespace kvarve {
 namespace {
 
 constexpr unsigned kEntries = 128;
-constexpr size_t kMaxRegions = 64;
+constexpr int kMaxRegions = 16384;                // the kernel's limit
 constexpr uint64_t kMaxRegionBytes = 1ull << 30;  // the kernel's limit a buffer
 
 absl::Status Refused(int error) {
@@ -41,7 +43,7 @@ int InitRing(io_uring* ring) {
   return ::io_uring_queue_init(kEntries, ring, 0);
 }
 
-// Memory that the kernel keeps pinned; `base` null: free. Only the ring's thread uses it.
+// Memory that the kernel keeps pinned.
 struct Region {
   std::byte* base = nullptr;
   size_t bytes = 0;
@@ -208,31 +210,40 @@ class UringDevice final : public QueuedDevice {
 
   int RegionOf(const iovec& buffer) const {
     const auto* begin = static_cast<const std::byte*>(buffer.iov_base);
-    for (size_t i = 0; i < regions_end_; ++i) {
-      const Region& region = regions_[i];
-      if (region.base != nullptr && begin >= region.base &&
-          buffer.iov_len <= region.bytes - std::min<size_t>(region.bytes, begin - region.base))
-        return static_cast<int>(i);
-    }
-    return -1;
+    const auto behind = regions_.upper_bound(begin);
+    if (behind == regions_.begin()) return -1;
+    const auto& [base, region] = *std::prev(behind);
+    return begin + buffer.iov_len <= base + region.bytes ? region.number : -1;
   }
 
   int Execute(const PendingCommand& command) {
     if (!fixed_buffers_) return command.add ? -EOPNOTSUPP : 0;
-    for (size_t i = 0; i < kMaxRegions; ++i) {
-      const bool mine = regions_[i].base == (command.add ? nullptr : command.region.base);
-      if (!mine) continue;
-      iovec buffer{command.add ? command.region.base : nullptr,
-                   command.add ? command.region.bytes : 0};
-      const __u64 tag = 0;
-      const int result = ::io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(i),
-                                                                &buffer, &tag, 1);
-      if (result < 0) return result;
-      regions_[i] = command.add ? command.region : Region{};
-      regions_end_ = std::max(regions_end_, i + 1);
-      return 0;
+    const auto known = regions_.find(command.region.base);
+    if (!command.add) {
+      if (known == regions_.end()) return 0;
+      const int number = known->second.number;
+      regions_.erase(known);  // whatever the kernel says: no request is to use it any more
+      const int result = SetRegion(number, {nullptr, 0});
+      if (result == 0) free_numbers_.push_back(number);
+      return std::min(result, 0);
     }
-    return command.add ? -ENOSPC : 0;
+    if (known != regions_.end()) return -EEXIST;
+    if (free_numbers_.empty()) {
+      if (next_number_ == kMaxRegions) return -ENOSPC;
+      free_numbers_.push_back(next_number_++);
+    }
+    const int number = free_numbers_.back();
+    const int result = SetRegion(number, {command.region.base, command.region.bytes});
+    if (result < 0) return result;
+    free_numbers_.pop_back();
+    regions_[command.region.base] = {command.region.bytes, number};
+    return 0;
+  }
+
+  int SetRegion(int number, iovec buffer) {
+    const __u64 tag = 0;
+    return ::io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(number), &buffer,
+                                                  &tag, 1);
   }
 
   void ArmWake() {
@@ -275,8 +286,13 @@ class UringDevice final : public QueuedDevice {
   bool fixed_buffers_ = false;
   uint64_t wake_count_ = 0;
   std::list<InFlight> started_;
-  std::array<Region, kMaxRegions> regions_{};
-  size_t regions_end_ = 0;
+  struct Known {
+    size_t bytes = 0;
+    int number = 0;  // the kernel's
+  };
+  std::map<const std::byte*, Known> regions_;
+  std::vector<int> free_numbers_;
+  int next_number_ = 0;
 };
 
 }  // namespace

@@ -76,7 +76,8 @@ void SegmentLog::Rep::Strike(uint64_t segment_id, bool corrupt) {
   if (it != slot_of.end()) ++slots[it->second].strikes;
 }
 
-void SegmentLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done) {
+void SegmentLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done,
+                      bool caller_waits) {
   Rep& r = *rep_;
   auto call = std::make_shared<ReadCall>();
   call->reads = std::move(reads);
@@ -119,26 +120,27 @@ void SegmentLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone d
   for (const auto& group : groups) {
     IoRequest request{IoOp::kRead, io_class, r.SlotOffset(group->slot) + group->begin_page * kUnit,
                       group->Buffers(), nullptr};
-    request.done = [&r, group](const IoResult& result) {
+    const uint64_t bytes = (group->end_page - group->begin_page) * kUnit;
+    request.in_callers_thread = caller_waits && groups.size() == 1 && bytes <= kInlineCheckBytes;
+    request.done = [&r, group, bytes](const IoResult& result) {
       auto finish = [&r, group, status = result.status] {
         const ReadCall& of = *group->call;
-        uint64_t bytes = 0;
+        uint64_t read_bytes = 0;
         for (const size_t i : group->members) {
           const BlockRead& read = of.reads[i];
           absl::Status told = status;
           if (told.ok() && r.options.bug != PlantedBug::kReadUnverified) told = Verify(read);
           if (!told.ok()) r.Strike(read.at.segment_id, status.ok());
-          bytes += told.ok() ? read.stored_len : 0;
+          read_bytes += told.ok() ? read.stored_len : 0;
           of.done(i, told);
         }
         MutexLock lock(&r.gate.mutex);
         r.stats.read_blocks += group->members.size();
-        r.stats.read_bytes += bytes;
+        r.stats.read_bytes += read_bytes;
         --r.slots[group->slot].readers;
         --r.reads;
         r.gate.changed.notify_all();
       };
-      const uint64_t bytes = (group->end_page - group->begin_page) * kUnit;
       if (r.options.executor && bytes > kInlineCheckBytes) {
         r.options.executor(finish);
       } else {
@@ -160,12 +162,15 @@ std::vector<absl::Status> ReadBlocks(SegmentLog* log, Device* device, std::vecto
   CondVar changed;
   size_t left = reads.size();
   std::vector<absl::Status> statuses(reads.size());
-  log->Read(std::move(reads), io_class, [&](size_t i, const absl::Status& status) {
-    MutexLock lock(&mutex);
-    statuses[i] = Unshared(status);
-    --left;
-    changed.notify_all();
-  });
+  log->Read(
+      std::move(reads), io_class,
+      [&](size_t i, const absl::Status& status) {
+        MutexLock lock(&mutex);
+        statuses[i] = Unshared(status);
+        --left;
+        changed.notify_all();
+      },
+      /*caller_waits=*/true);
   for (;;) {
     {
       MutexLock lock(&mutex);

@@ -11,7 +11,8 @@
 // THREADS: Read, Stats: any. Recover: one, beside all others. Append, Drain, Seal, Maintain, Erase,
 // Scrub: one at a time (the flusher). The owner is called without a lock, on the device's threads,
 // the flusher's and Recover's; it must not call the flusher's methods.
-// BLOCKS: the flusher's methods and Recover, on the device. Read, Stats: never.
+// BLOCKS: the flusher's methods and Recover, on the device; Read, where the caller waits. Stats:
+// never.
 #ifndef KVARVE_STORAGE_SEGMENT_SEGMENT_LOG_H_
 #define KVARVE_STORAGE_SEGMENT_SEGMENT_LOG_H_
 
@@ -158,8 +159,10 @@ class SegmentLog {
   uint64_t Scrub(uint64_t segment_id);
 
   // Reads and verifies. Neighbours are read together, up to 4 MiB over gaps of up to 64 KiB.
-  // `done` is called once a block, on the device's threads, the executor's, or here.
-  void Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done);
+  // `done` is called once a block, on the device's threads, the executor's, or here. A caller that
+  // waits for it says so: what is one short request it may carry out itself, then.
+  void Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done,
+            bool caller_waits = false);
 
   // Where on the device a block lies; none: its segment is gone. For inspection and benches.
   std::optional<uint64_t> OffsetOf(const BlockLocation& at) const;

@@ -106,10 +106,10 @@ class NvmeBench {
     while (inflight > 0) gate.changed.wait(gate.mutex);
     return NowMicros() - start;
   }
-  double BareReadRound(BareLoop* bare) const {
+  double BareReadRound(BareLoop* bare, bool sums = false) const {
     std::vector<uint64_t> offsets;
     for (const auto& run : Runs()) offsets.push_back(OffsetOf(run[0].at));
-    return bare->Run(/*write=*/false, offsets);
+    return bare->Run(/*write=*/false, offsets, sums);
   }
   uint64_t read_bytes() const { return Runs().size() * kRun; }
 
@@ -187,9 +187,12 @@ class NvmeBench {
 };
 
 void RunLogRows(BenchTable* table) {
-  const std::vector<std::string> names = {"nvme/read/runs_4MiB", "nvme/read/core_s_per_GB",
-                                          "nvme/write/sequential", "nvme/write/core_s_per_GB",
-                                          "nvme/read/random_64KiB_over_bare"};
+  const std::vector<std::string> names = {"nvme/read/runs_4MiB",
+                                          "nvme/read/core_s_per_GB",
+                                          "nvme/write/sequential",
+                                          "nvme/write/core_s_per_GB",
+                                          "nvme/read/random_64KiB_over_bare",
+                                          "nvme/bare/read_and_sum/core_s_per_GB"};
   bool wanted = false;
   for (const std::string& name : names) wanted |= table->Wants(name);
   if (!wanted) return;
@@ -211,6 +214,12 @@ void RunLogRows(BenchTable* table) {
   table->Measure({.name = names[1], .unit = "core-s/GB", .gate = 0.06, .measure = [&] {
                     const double before = CpuSeconds();
                     bench.ReadRound();
+                    return (CpuSeconds() - before) / (bench.read_bytes() / 1e9);
+                  }});
+  // How much of that is the reading of each byte, whatever is made of it.
+  table->Measure({.name = names[5], .unit = "core-s/GB", .measure = [&] {
+                    const double before = CpuSeconds();
+                    bench.BareReadRound(&bare, /*sums=*/true);
                     return (CpuSeconds() - before) / (bench.read_bytes() / 1e9);
                   }});
   table->Compare({.name = names[2],
