@@ -14,6 +14,7 @@
 #include "client/cli/replay_report.h"
 #include "client/cli/trace_file.h"
 #include "storage/base/units.h"
+#include "storage/policy/access_log.h"
 #include "storage/policy/replay.h"
 #include "storage/policy/yardsticks.h"
 
@@ -21,7 +22,7 @@ namespace kvarve::cli {
 namespace {
 
 struct ReplayFlags {
-  std::string trace, html;
+  std::string trace, html, record;
   std::string policy = "hazard";
   std::vector<double> percents = {0.5, 1, 2, 5, 10, 20, 40};
   double nvme_percent = 0;
@@ -141,6 +142,15 @@ int Run(const Context& context, const ReplayFlags& flags) {
   }
   const auto trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Report(context, trace.status());
+  if (!flags.record.empty()) {
+    std::ofstream csv(flags.record);
+    csv << TraceCsv(*trace);
+    csv.close();
+    if (!csv) return Report(context, absl::UnavailableError("cannot write " + flags.record));
+    Print(absl::StrFormat("%s: %d requests for %d blocks, %d of them unique\n", flags.record,
+                          trace->requests.size(), trace->references, trace->unique_ids));
+    return kExitGood;
+  }
   ReplayReport report{.trace = flags.trace,
                       .policy = flags.policy,
                       .requests = trace->requests.size(),
@@ -173,7 +183,13 @@ void AddReplayCommand(CLI::App* app, Context* context) {
   CLI::App* const replay = app->add_subcommand(
       "replay", "Hit ratios of a trace over a sweep of capacities, by the daemon's own policies");
   const auto flags = std::make_shared<ReplayFlags>();
-  replay->add_option("trace", flags->trace, "Mooncake or LMCache JSON lines, or CSV")->required();
+  replay
+      ->add_option("trace", flags->trace,
+                   "Mooncake or LMCache JSON lines, CSV, or what a daemon recorded (record.path)")
+      ->required();
+  replay->add_option("--record", flags->record,
+                     "Only writes the trace to this file, as CSV: what a daemon recorded as others "
+                     "can read it");
   replay->add_option("--policy", flags->policy, "lru, s3fifo or hazard")->capture_default_str();
   replay
       ->add_option("--host-percent", flags->percents, "Host tier as percents of the unique blocks")

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "storage/policy/access_log.h"
 
 namespace kvarve::cli {
 namespace {
@@ -78,6 +79,15 @@ absl::StatusOr<Trace> ReadTraceFile(const std::string& path) {
   if (!file) return absl::NotFoundError("cannot read " + path);
   std::stringstream text;
   text << file.rdbuf();
+  if (text.view().starts_with(kAccessLogMagic)) {
+    auto log = TraceOfAccessLog(text.view());
+    if (!log.ok()) return log.status();
+    if (log->trace.references > 0) return std::move(log->trace);
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s has %d accesses, and none from which a request can be told: clients name requests "
+        "(request_id)",
+        path, log->accesses));
+  }
   auto trace = ParseTraceFile(text.view());
   if (trace.ok() && trace->references == 0)
     return absl::InvalidArgumentError(path + " has no blocks");

@@ -1,6 +1,7 @@
 // Trace files as people have them: JSON lines with "timestamp" (milliseconds, or nanoseconds in a
 // text, as the GMI trace has them), "input_length", "output_length" and "hash_ids" (Mooncake's and
-// LMCache's form), or CSV (storage/policy/trace.h). THREADS: any.  BLOCKS: reads the file.
+// LMCache's form), or CSV (storage/policy/trace.h); and a daemon's access log
+// (storage/policy/access_log.h). THREADS: any.  BLOCKS: reads the file.
 #ifndef KVARVE_CLIENT_CLI_TRACE_FILE_H_
 #define KVARVE_CLIENT_CLI_TRACE_FILE_H_
 

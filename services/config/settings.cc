@@ -18,6 +18,7 @@ constexpr SettingSection kSections[] = {
     {"socket", "Same-host socket"},
     {"arena", "Host tier"},
     {"cache", "Cache"},
+    {"record", "Access log"},
     {"nvme", "NVMe tier"},
     {"tenant", "Tenants"},
     {"limits", "Limits of same-host clients"},
@@ -64,11 +65,21 @@ constexpr Setting kSettings[] = {
      "Checksums tell when one did.",
      0, 0, "read_only|writable"},
 
-    {"cache.policy", SettingType::kChoice, "lru", "lru",
-     "Who leaves when the host tier is full: lru is the least recently used leaf of a chain.", 0, 0,
-     "lru"},
+    {"cache.policy", SettingType::kChoice, "hazard", "lru",
+     "Who leaves when the host tier is full, always from the end of a chain. hazard learns which "
+     "blocks come back, and keeps what it has learned in the file policy of tenant.state_dir; "
+     "without devices it also refuses blocks that are worth less than all that are there. lru: the "
+     "least recently used. s3fifo: what came lately and was not asked for again.",
+     0, 0, "hazard|lru|s3fifo"},
     {"cache.max_entries", SettingType::kInt, "67108864", "67108864",
      "Most blocks that the index holds, at up to 96 bytes of memory each.", 1024, 1ll << 31},
+
+    {"record.path", SettingType::kString, "", "/var/lib/kvarve/accesses",
+     "New file that gets the access log, for `kvarve replay`: which blocks were asked for when, by "
+     "salted ids that say nothing of keys or tokens. Empty: nothing is recorded."},
+    {"record.max_bytes", SettingType::kBytes, "1GiB", "100MiB",
+     "The recording ends when the file has this size, at 8 bytes a block and 32 an access.",
+     4 * kKi, kMaxBytes},
 
     {"nvme.devices", SettingType::kList, "", "/var/lib/kvarve/nvme0",
      "Files or block devices of the NVMe tier, made by `kvarve device format` or as "

@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "services/kvarved/access_recorder.h"
 #include "services/kvarved/admin.h"
 #include "services/kvarved/devices.h"
+#include "services/kvarved/policy_file.h"
 #include "services/kvarved/status_history.h"
 #include "services/kvarved/status_json.h"
 #include "services/local/local_server.h"
@@ -36,6 +38,21 @@ std::vector<std::pair<std::string, uint64_t>> PageBytes(const Cache& cache) {
   return result;
 }
 
+// Null: nothing is recorded.
+absl::StatusOr<std::unique_ptr<AccessRecorder>> RecorderOf(DaemonOptions* options) {
+  if (options->record_path.empty()) return nullptr;
+  auto recorder = AccessRecorder::Create(options->record_path, options->record_bytes_max);
+  if (recorder.status().code() == absl::StatusCode::kAlreadyExists) {
+    KvLog(LogLevel::kWarning, "nothing is recorded", {{"reason", recorder.status().ToString()}});
+    return nullptr;  // a restart finds the file of the run before
+  }
+  KV_RETURN_IF_ERROR(recorder.status());
+  options->cache.on_access = [to = recorder->get()](const CacheAccess& access) {
+    to->Record(access);
+  };
+  return recorder;
+}
+
 }  // namespace
 
 struct Daemon::Rep {
@@ -44,7 +61,9 @@ struct Daemon::Rep {
   std::atomic<bool> is_ready{false}, is_draining{false};
   bool is_flushed = false;
   std::unique_ptr<Catalogue> catalogue;
+  std::unique_ptr<AccessRecorder> recorder;
   std::unique_ptr<Cache> cache;
+  std::unique_ptr<PolicyFile> policy_file;
   std::unique_ptr<Admin> admin;
   std::unique_ptr<LocalServer> local;
   // Requests of administration may come before the parts below are written: they see none of them
@@ -118,6 +137,10 @@ struct Daemon::Rep {
     snapshot.page_bytes = PageBytes(*cache);
     snapshot.local = PlaneStats();
     if (rpc != nullptr) snapshot.rpc = rpc->Stats();
+    if (recorder != nullptr) {
+      const RecordStats stats = recorder->Stats();
+      snapshot.record = {stats.accesses, stats.bytes, stats.dropped};
+    }
     return snapshot;
   }
 };
@@ -134,6 +157,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
 
   rep->catalogue = OpenCatalogueOf(rep->options.nvme);
   rep->options.cache.devices.catalogue = rep->catalogue.get();
+  KV_ASSIGN_OR_RETURN(rep->recorder, RecorderOf(&rep->options));
   KV_ASSIGN_OR_RETURN(rep->cache, Cache::Create(rep->options.cache));
   rep->admin = std::make_unique<Admin>(
       &rep->options, rep->cache.get(), [rep] { return rep->Live(); },
@@ -150,6 +174,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options) {
   // devices were in use, too, and this says more.
   KV_ASSIGN_OR_RETURN(rep->local, LocalServer::Start(rep->options.local, rep->cache.get()));
   KV_RETURN_IF_ERROR(devices);
+  if (!rep->options.policy_file.empty()) {
+    rep->policy_file = std::make_unique<PolicyFile>(rep->options.policy_file, rep->cache.get());
+  }
   rep->counted.store(rep->local.get());
   if (rep->options.rpc.has_value()) {
     BlockStoreOptions store;
@@ -209,6 +236,7 @@ void Daemon::Stop() {
   if (rep_->cache != nullptr && !std::exchange(rep_->is_flushed, true)) {
     rep_->cache->FlushDevices(rep_->options.nvme.stop_nanos);
   }
+  rep_->policy_file.reset();
   if (rep_->metrics != nullptr) rep_->metrics->Stop();
   rep_->history.reset();
 }

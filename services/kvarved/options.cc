@@ -293,6 +293,10 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
   KV_ASSIGN_OR_RETURN(options.nvme, NvmeOptionsOf(config, &options.cache.devices));
   KV_ASSIGN_OR_RETURN(options.local, LocalOptionsOf(config));
   KV_RETURN_IF_ERROR(TenantsOf(config, &options.cache, &options.local));
+  if (const std::string& state_dir = config.Text("tenant.state_dir"); !state_dir.empty())
+    options.policy_file = state_dir + "/policy";
+  options.record_path = config.Text("record.path");
+  options.record_bytes_max = config.Bytes("record.max_bytes");
   options.metrics = config.Address("metrics.listen");
   KV_ASSIGN_OR_RETURN(options.rpc, RpcOptionsOf(config));
   if (options.rpc.has_value()) {

@@ -45,8 +45,11 @@ struct DaemonOptions {
   uint64_t rpc_read_bytes = 0, rpc_pin_bytes = 0;  // BlockStoreOptions
   std::string admin_socket;                        // empty: off
   ListenAddress admin_listen;                      // needs `rpc` with TLS
-  std::string config_yaml;                         // the effective configuration, as printed
-  std::vector<SettingShown> settings;              // the same, masked, in the table's order
+  std::string record_path;                         // AccessRecorder; empty: none
+  uint64_t record_bytes_max = 0;
+  std::string policy_file;             // PolicyFile; empty: none
+  std::string config_yaml;             // the effective configuration, as printed
+  std::vector<SettingShown> settings;  // the same, masked, in the table's order
 };
 
 // InvalidArgument: values that are right alone but not together or not on this host (more memory

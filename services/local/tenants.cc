@@ -15,6 +15,7 @@
 #include "storage/base/status_macros.h"
 #include "storage/base/unique_fd.h"
 #include "storage/base/units.h"
+#include "storage/base/write_file.h"
 
 namespace kvarve {
 namespace {
@@ -85,28 +86,13 @@ absl::StatusOr<std::map<std::string, std::string>> ParseSalts(const std::string&
   return salts;
 }
 
-absl::Status WriteSalts(const std::string& folder, const std::string& path,
-                        const std::map<std::string, std::string>& salts) {
+absl::Status WriteSalts(const std::string& path, const std::map<std::string, std::string>& salts) {
   std::string text = kSaltHeader;
   for (const auto& [tenant, salt] : salts) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(salt.data());
     absl::StrAppend(&text, ToHex({bytes, salt.size()}), " ", tenant, "\n");
   }
-  const std::string next = path + ".next";
-  ::unlink(next.c_str());
-  UniqueFd fd(::open(next.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd.valid()) return FileError(next, "create");
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t n = ::write(fd.get(), text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return FileError(next, "write");
-    done += static_cast<size_t>(n);
-  }
-  if (::fsync(fd.get()) != 0) return FileError(next, "fsync");
-  if (::rename(next.c_str(), path.c_str()) != 0) return FileError(path, "rename");
-  UniqueFd dir(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!dir.valid() || ::fsync(dir.get()) != 0) return FileError(folder, "fsync");
-  return absl::OkStatus();
+  return ReplaceFile(path, text);
 }
 
 }  // namespace
@@ -142,7 +128,7 @@ absl::StatusOr<std::unique_ptr<Tenants>> Tenants::Create(const LocalServerOption
     return absl::FailedPreconditionError(absl::StrCat(path, ": holds too many tenants"));
   }
   if (!options.state_dir.empty() && known.size() > before) {
-    KV_RETURN_IF_ERROR(WriteSalts(options.state_dir, path, known));
+    KV_RETURN_IF_ERROR(WriteSalts(path, known));
   }
   return tenants;
 }

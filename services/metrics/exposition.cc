@@ -227,6 +227,31 @@ const Metric kMetrics[] = {
      [](Snapshot s, Out out) { out.Add(s.cache.index.memory_bytes); }},
     {"kvarve_policy_bytes", kGauge, "", "Memory of the eviction policy.",
      [](Snapshot s, Out out) { out.Add(s.cache.policy_bytes); }},
+    {"kvarve_policy_info", kGauge, "policy", "1 for the eviction policy.",
+     [](Snapshot s, Out out) {
+       out.Add(uint64_t{1}, {{"policy", std::string(s.cache.policy)}});
+     }},
+    {"kvarve_policy_ghosts", kGauge, "", "Blocks that are not here and that the policy remembers.",
+     [](Snapshot s, Out out) { out.Add(s.cache.learning.ghosts); }},
+    {"kvarve_policy_trained", kGauge, "",
+     "1 when the policy has seen enough to tell blocks apart: until then it is lru.",
+     [](Snapshot s, Out out) { out.Add(uint64_t{s.cache.learning.is_trained}); }},
+    {"kvarve_policy_refused_blocks_total", kCounter, "",
+     "Blocks that a put offered and the policy did not take, those behind them counted too.",
+     [](Snapshot s, Out out) { out.Add(s.cache.refused_blocks); }},
+    {"kvarve_record_accesses_total", kCounter, "", "Accesses written to the access log.",
+     [](Snapshot s, Out out) {
+       if (s.record.has_value()) out.Add(s.record->accesses);
+     }},
+    {"kvarve_record_bytes", kGauge, "", "Size of the access log.",
+     [](Snapshot s, Out out) {
+       if (s.record.has_value()) out.Add(s.record->bytes);
+     }},
+    {"kvarve_record_dropped_accesses_total", kCounter, "",
+     "Accesses left out of the access log: it is full, or the disk is too slow.",
+     [](Snapshot s, Out out) {
+       if (s.record.has_value()) out.Add(s.record->dropped);
+     }},
     {"kvarve_namespaces", kGauge, "", "Namespaces opened since the start.",
      [](Snapshot s, Out out) { out.Add(s.cache.namespaces); }},
 

@@ -15,13 +15,19 @@
 
 namespace kvarve {
 
+// Of the access log.
+struct RecordCounts {
+  uint64_t accesses = 0, bytes = 0, dropped = 0;
+};
+
 struct MetricsSnapshot {
   std::string version;
   double start_seconds = 0;  // of the daemon, since 1970
   CacheStats cache;
   std::vector<std::pair<std::string, uint64_t>> page_bytes;  // of a pool's newest chunk, by tenant
   LocalStats local;
-  std::optional<RpcStats> rpc;  // none: the gRPC server is off
+  std::optional<RpcStats> rpc;         // none: the gRPC server is off
+  std::optional<RecordCounts> record;  // none: nothing is recorded
 };
 
 // Prometheus' text format, version 0.0.4.

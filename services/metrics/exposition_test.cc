@@ -68,6 +68,10 @@ MetricsSnapshot Snapshot() {
   s.cache.index.doomed = 129;
   s.cache.index.memory_bytes = 130;
   s.cache.policy_bytes = 131;
+  s.cache.policy = "hazard";
+  s.cache.learning = {.ghosts = 201, .is_trained = true};
+  s.cache.refused_blocks = 202;
+  s.record = {203, 204, 205};
   s.cache.namespaces = 132;
   s.cache.leases = 133;
   s.cache.leased_bytes = 134;
@@ -145,6 +149,13 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
       {"kvarve_index_doomed_entries", 129},
       {"kvarve_index_bytes", 130},
       {"kvarve_policy_bytes", 131},
+      {"kvarve_policy_info{policy=\"hazard\"}", 1},
+      {"kvarve_policy_ghosts", 201},
+      {"kvarve_policy_trained", 1},
+      {"kvarve_policy_refused_blocks_total", 202},
+      {"kvarve_record_accesses_total", 203},
+      {"kvarve_record_bytes", 204},
+      {"kvarve_record_dropped_accesses_total", 205},
       {"kvarve_namespaces", 132},
       {"kvarve_leases", 133},
       {"kvarve_leased_bytes", 134},

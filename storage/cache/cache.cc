@@ -37,6 +37,7 @@ Cache::Rep::Rep(const CacheOptions& options)
       lease_bytes_max(options.lease_bytes_max),
       capacity_bytes(options.arena.capacity_bytes),
       chunk_bytes(std::min(options.arena.chunk_bytes, options.arena.capacity_bytes)),
+      on_access(options.on_access),
       events(options.event_window),
       handle_of_index(kMaxNamespaces, kNoHandle),
       blocks_of_index(kMaxNamespaces),
@@ -53,9 +54,10 @@ Cache::~Cache() {
 }
 
 absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const CacheOptions& options) {
-  if (options.policy != "lru") {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("unknown eviction policy '%s'; known: lru", options.policy));
+  std::unique_ptr<EvictionPolicy> policy = NewEvictionPolicy(options.policy);
+  if (policy == nullptr) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "unknown eviction policy '%s'; known: lru, s3fifo, hazard", options.policy));
   }
   auto rep = std::make_unique<Rep>(options);
   ArenaOptions arena = options.arena;
@@ -69,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const CacheOptions& options
         "a floor for every tenant cannot be promised: their number is open; give it to named ones");
   }
   KV_RETURN_IF_ERROR(rep->CheckFloors(options.quotas));
-  rep->policy = NewLruPolicy();
+  rep->policy = std::move(policy);
   return std::unique_ptr<Cache>(new Cache(std::move(rep)));
 }
 
@@ -110,10 +112,12 @@ size_t Cache::Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t
     const NamespaceRecord& record = rep_->Record(ns);
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
     const size_t found = rep_->FindToTouch(record, slice, ids);
+    rep_->BeginRequest(record, request_id);
     rep_->TouchFound(record, std::span(ids.data(), found), request_id);
     hit += found;
     more = found == slice.size() && hit < keys.size();
   }
+  rep_->TellRead(ns, request_id, keys);
   return hit;
 }
 
@@ -232,7 +236,9 @@ CacheStats Cache::Stats() const {
   CacheStats stats = rep_->counters;
   stats.arena = rep_->arena->Stats();
   stats.index = rep_->index->Stats();
+  stats.policy = rep_->policy->Name();
   stats.policy_bytes = rep_->policy->MemoryBytes();
+  stats.learning = rep_->policy->Learning();
   stats.namespaces = rep_->handle_of.size();
   stats.leases = rep_->leases.size();
   stats.leased_bytes = rep_->leased_bytes;

@@ -14,6 +14,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,6 +36,7 @@
 #include "storage/catalogue/catalogue.h"
 #include "storage/index/index.h"
 #include "storage/io/device.h"
+#include "storage/policy/eviction_policy.h"
 
 namespace kvarve {
 
@@ -54,6 +56,18 @@ struct DeviceTierOptions {
   PlantedTierBug bug = PlantedTierBug::kNone;  // tests only
 };
 
+// Consecutive blocks of one chain that a request read (those it asked for and did not get, too) or
+// put.
+struct CacheAccess {
+  const NamespaceId& ns;
+  uint64_t request_id = 0;
+  const BlockKey* parent = nullptr;  // of the first; null: a root, or not known
+  uint32_t first_depth = 0;
+  std::span<const BlockKey> keys;
+};
+// THREADS: any. Called without a lock, after the access, by whoever made it.
+using AccessListener = std::function<void(const CacheAccess& access)>;
+
 struct CacheOptions {
   ArenaOptions arena;
   DeviceTierOptions devices;
@@ -66,6 +80,7 @@ struct CacheOptions {
   uint64_t ingest_bytes_per_second = TokenBucket::kUnlimited;  // of all tenants
   uint64_t seed = 0;                                           // of the index's hash; 0: random
   size_t event_window = 0;                                     // events kept for Events()
+  AccessListener on_access;                                    // may be null
   const Clock* clock = nullptr;                                // null: the system's
 };
 
@@ -121,8 +136,10 @@ struct AcquireResult {
 
 enum class PutResult : uint8_t {
   kStored = 0,
-  kExists = 1,           // published before, by anybody
-  kRejectedParent = 2,   // an earlier block of the batch was rejected
+  kExists = 1,  // published before, by anybody
+  kRejectedParent =
+      2,  // an earlier block of the batch was rejected; or the parent that is claimed
+          // is nowhere, and others would have to leave for a block that no lookup finds
   kRejectedNoSpace = 3,  // everything that could go is leased, or capacity is too small
   kRejectedPolicy = 4,
   kRejectedInvalidated = 5,  // the namespace was invalidated meanwhile
@@ -173,7 +190,9 @@ struct CacheStats {
   ArenaStats arena;
   IndexStats index;
   std::vector<PoolStats> pools;
+  std::string_view policy;  // its name
   uint64_t policy_bytes = 0;
+  PolicyLearning learning;
   uint64_t namespaces = 0;
   uint64_t leases = 0, leased_bytes = 0, quarantined_bytes = 0;
   // Counters since start.
@@ -184,6 +203,7 @@ struct CacheStats {
   uint64_t put_blocks[kPutResults] = {};  // by PutResult
   uint64_t put_bytes = 0, put_conflicts = 0;
   uint64_t evicted_blocks = 0, reclaimed_blocks = 0, invalidated_blocks = 0, corrupt_blocks = 0;
+  uint64_t refused_blocks = 0;             // by the policy, those behind them in a put counted too
   std::optional<DeviceTierStats> devices;  // none: there never was one
 };
 
@@ -301,6 +321,11 @@ class Cache {
   void ForgetDropped(uint64_t chunk_id);
   // The bytes of a granted slot. REQUIRES: leased.
   const std::byte* Data(SlotRef slot) const;
+
+  // What the policy has learned, for a later start; empty: nothing. LoadPolicy takes only what
+  // SavePolicy gave to the same policy: else false, and it begins anew.
+  std::string SavePolicy() const;
+  bool LoadPolicy(std::string_view saved);
 
   CacheStats Stats() const;
   // Walks everything and compares sums (tests and `kvarve doctor`): Internal names the first

@@ -92,8 +92,8 @@ struct Model {
       if (!none) guard = live.at(node_or_none).serial, ++live.at(node_or_none).leases;
       Unlease(old);
     };
-    if (claimed_parent != 0 && live.count(claimed_parent - 1))
-      move_guard(claimed_parent - 1, false);
+    const bool orphan = claimed_parent != 0 && !live.count(claimed_parent - 1);
+    if (claimed_parent != 0 && !orphan) move_guard(claimed_parent - 1, false);
     std::vector<bool> copy(chain.size(), true);
     size_t missing = 0;
     for (size_t i = 0; i < chain.size(); ++i) {
@@ -107,13 +107,18 @@ struct Model {
       it->second.touch = ++now;
       move_guard(chain[i], false);
     }
-    while (kSlotsTotal - Used() < missing && Evict()) {
+    // What no lookup would find takes nobody's place.
+    const bool can_evict = [&] {
+      return std::ranges::any_of(
+          live, [](const auto& e) { return e.second.children == 0 && e.second.leases == 0; });
+    }();
+    while (!orphan && kSlotsTotal - Used() < missing && Evict()) {
     }
     size_t room = kSlotsTotal - Used();
     for (size_t i = 0; i < chain.size(); ++i) {
       if (!copy[i]) continue;
       if (room-- == 0) {
-        results[i] = PutResult::kRejectedNoSpace;
+        results[i] = orphan && can_evict ? PutResult::kRejectedParent : PutResult::kRejectedNoSpace;
         std::fill(results.begin() + i + 1, results.end(), PutResult::kRejectedParent);
         break;
       }

@@ -22,6 +22,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "storage/arena/arena.h"
 #include "storage/base/mutex.h"
 #include "storage/cache/cache.h"
@@ -38,6 +39,8 @@ class TouchTable {
   // Blocks of lower depth were touched before for (ns, request). `request` 0 is always new.
   uint32_t DepthEnd(NamespaceIndex ns, uint64_t request) const;
   void Touched(NamespaceIndex ns, uint64_t request, uint32_t depth_end);
+  // Not 0.
+  static uint64_t Tag(NamespaceIndex ns, uint64_t request);
 
  private:
   static constexpr size_t kSlots = 16384;
@@ -45,7 +48,6 @@ class TouchTable {
     uint64_t tag = 0;
     uint32_t depth_end = 0;
   };
-  static uint64_t Tag(NamespaceIndex ns, uint64_t request);
   std::vector<Slot> slots_ = std::vector<Slot>(kSlots);
 };
 
@@ -94,17 +96,33 @@ struct KeptExtents {
   std::vector<EntryId> set_aside;  // their evictable blocks, which are told to the policy again
 };
 
+// A block whose bytes are in a slot of its own.
+struct NewBlock {
+  const BlockKey& key;
+  const BlockKey* parent = nullptr;  // null: it is a root, or nothing is claimed
+  uint32_t depth = 0;
+  SlotRef slot;
+  uint64_t checksum = 0;
+  uint32_t recompute_us = 0;  // 0: unknown
+  bool is_loaded = false;     // from a device, not by a put
+};
+
+// Whether the n-th of the blocks that room is made for may come at the cost of `victim`.
+using Admission = absl::FunctionRef<bool(size_t n, EntryId victim)>;
+
 struct Cache::Rep {
   explicit Rep(const CacheOptions& options);
   ~Rep();
 
   // ---- room.cc
-  // Up to `count` slots, evicting as needed; appends to `slots`. What ended it, if it is a quota.
+  // Up to `count` slots, evicting as needed; appends to `slots`. What ended it, if it is a quota;
+  // it ends, too, where `admits` says no to a victim of the namespace's own group.
   std::optional<Resource> AllocateWithRoom(const NamespaceRecord& ns, size_t count,
-                                           std::vector<SlotRef>* slots);
+                                           std::vector<SlotRef>* slots, Admission admits);
   void FreeSlot(SlotRef slot);
   // Makes progress towards a free slot of `ns`: false when nothing more can go.
-  bool MakeRoom(const NamespaceRecord& ns, KeptExtents* kept);
+  bool MakeRoom(const NamespaceRecord& ns, absl::FunctionRef<bool(EntryId victim)> admits,
+                KeptExtents* kept);
   // `missing_bytes` are what a put of `pool` lacks.
   bool StealChunk(PoolId pool, uint64_t missing_bytes);
   // Retires the chunk of the pool's oldest block. None: all is leased; else whether the chunk is
@@ -120,11 +138,19 @@ struct Cache::Rep {
   uint64_t RemoveOwners(const std::vector<uint32_t>& owners, uint64_t chunk_id);
 
   // ---- put.cc
-  // A new block in a slot of its own, after its parent. None: the index is full; the slot stays the
-  // caller's.
-  std::optional<EntryId> InsertBlock(const NamespaceRecord& ns, const BlockKey& key,
-                                     const BlockKey* parent, uint32_t depth, SlotRef slot,
-                                     uint64_t checksum, uint32_t recompute_us);
+  // After its parent. None: the index is full; the slot stays the caller's.
+  std::optional<EntryId> InsertBlock(const NamespaceRecord& ns, const NewBlock& block);
+
+  // ---- policy.cc
+  // Touches, inserts and refusals are this request's until the next call. 0: of one by itself.
+  void BeginRequest(const NamespaceRecord& ns, uint64_t request_id);
+  // What the policy is told of a block that is not here, or not yet.
+  BlockTraits TraitsOf(const NamespaceRecord& ns, const BlockKey& key, uint32_t depth,
+                       EntryId parent, uint32_t recompute_us) const;
+  // Tells on_access of a read. Where the chain is not here, it is taken to begin at its root. Takes
+  // the mutex itself.
+  void TellRead(NamespaceHandle ns, uint64_t request_id, std::span<const BlockKey> keys);
+  void TellPut(const PutRequest& request);
 
   // ---- invalidate.cc
   // Cache::Invalidate; `erased`: whether it is durable on each device. Takes the mutex itself.
@@ -147,7 +173,7 @@ struct Cache::Rep {
   Allowance AllowanceOf(PoolId pool, uint64_t slot_bytes) const;
   // Progress towards a higher allowance: false when nothing more can go.
   bool MakeRoomUnder(const std::optional<Resource>& limit, const NamespaceRecord& ns,
-                     KeptExtents* kept);
+                     absl::FunctionRef<bool(EntryId victim)> admits, KeptExtents* kept);
   // ResourceExhausted, with the numbers.
   absl::Status OverQuota(PoolId pool, Resource resource) const;
   uint64_t LeaseBytesMax() const { return lease_bytes_max ? lease_bytes_max : capacity_bytes / 2; }
@@ -241,7 +267,9 @@ struct Cache::Rep {
   uint64_t quarantined_bytes = 0;
   uint64_t reserved_slots = 0;  // of puts and loads in progress
   uint64_t load_guards = 0;     // leases of loads in progress
+  const AccessListener on_access;
   TouchTable touches;
+  uint64_t policy_request = 0;  // TouchTable::Tag of the request that the policy hears of; 0: none
   EventRing events;
   // By NamespaceIndex; kNoHandle: not in use, or cleared and being emptied.
   static constexpr NamespaceHandle kNoHandle = UINT32_MAX;

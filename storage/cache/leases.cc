@@ -141,6 +141,7 @@ AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> k
     r.leases_of[account].insert(result.lease);
     r.leases.emplace(result.lease, std::move(lease));
   }
+  if (hold_nanos == 0) r.TellRead(handle, request_id, keys);
   return result;
 }
 
@@ -180,6 +181,7 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
   lease->entries.insert(lease->entries.end(), ids.begin(), ids.begin() + granted);
   if (!hold) {
     if (tier != nullptr && granted > 0) tier->NoteRead(ids[granted - 1]);
+    BeginRequest(ns, request_id);
     TouchFound(ns, std::span(ids.data(), granted), request_id);
     counters.hit_blocks += granted;
     counters.hit_bytes += granted * ns.info.block_bytes;

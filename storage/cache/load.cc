@@ -110,7 +110,9 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
   void Allocate(Window* window) {
     if (window->leads.empty()) return;
     std::vector<SlotRef> slots;
-    r_.AllocateWithRoom(ns_, window->leads.size(), &slots);
+    // They were asked for, and nobody can read them elsewhere.
+    const auto admits = [](size_t, EntryId) { return true; };
+    r_.AllocateWithRoom(ns_, window->leads.size(), &slots, admits);
     for (size_t i = 0; i < slots.size(); ++i) window->leads[i].slot = slots[i];
     r_.tier->counted().load_no_room_blocks += window->leads.size() - slots.size();
     ++r_.tier->counted().loads;
@@ -199,8 +201,12 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
       r_.tier->Drop(ns_, key, lead.place);
     } else if (!is_here && !r_.arena->IsRetiring(lead.slot)) {
       const BlockKey* parent = lead.i > 0 ? &keys_[lead.i - 1] : nullptr;
-      id = r_.InsertBlock(ns_, key, parent, lead.depth, lead.slot, lead.place.checksum,
-                          /*recompute_us=*/0);
+      id = r_.InsertBlock(ns_, {.key = key,
+                                .parent = parent,
+                                .depth = lead.depth,
+                                .slot = lead.slot,
+                                .checksum = lead.place.checksum,
+                                .is_loaded = true});
     }
     if (!id.has_value()) {
       r_.FreeSlot(lead.slot);

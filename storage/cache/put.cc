@@ -53,7 +53,12 @@ class PutCall {
       MutexLock lock(&r_.mutex);
       // A snapshot: sizes never change, epoch tells an invalidation; and it is open meanwhile.
       ns_ = r_.Record(request_.ns);
-      if (request_.parent) MoveGuard(r_.index->Find(ns_.index, *request_.parent));
+      if (request_.parent) {
+        const EntryId parent = r_.index->Find(ns_.index, *request_.parent);
+        is_orphan_ = parent == kNoEntry &&
+                     (r_.tier == nullptr || r_.tier->Find(ns_, *request_.parent) == kNoEntry);
+        MoveGuard(parent);
+      }
     }
     const size_t group =
         std::clamp<size_t>(kGroupBytesMax / ns_.info.block_bytes, 1, kGroupBlocksMax);
@@ -68,6 +73,7 @@ class PutCall {
         break;
       }
     }
+    if (is_refused_) Refuse(begin);
     MutexLock lock(&r_.mutex);
     MoveGuard(kNoEntry);
     for (PutResult result : results_) ++r_.counters.put_blocks[static_cast<int>(result)];
@@ -85,17 +91,18 @@ class PutCall {
       failure_ = PutResult::kRejectedInvalidated;
       return begin;
     }
-    size_t missing = 0;
+    r_.BeginRequest(ns_, request_.request_id);
+    missing_.clear();
     for (size_t i = begin; i < end; ++i) {
       const EntryId id = r_.index->Find(ns_.index, request_.keys[i]);
       if (id == kNoEntry) {
-        ++missing;
+        missing_.push_back(i);
         continue;
       }
       Exists(i, id, begin);
     }
-    AllocateAllowed(missing);
-    if (slots_.size() == missing) return end;
+    AllocateAllowed(missing_.size());
+    if (slots_.size() == missing_.size()) return end;
     size_t have = slots_.size();
     size_t stop = begin;
     for (; stop < end; ++stop) {
@@ -115,11 +122,16 @@ class PutCall {
       reserved_dirty_ = missing * bytes;
     }
     const size_t allowed = r_.ingest.Take(pool, bytes, missing, r_.clock->NowNanos());
-    std::optional<Resource> limit = r_.AllocateWithRoom(ns_, allowed, &slots_);
+    std::optional<Resource> limit = r_.AllocateWithRoom(
+        ns_, allowed, &slots_, [this](size_t n, EntryId victim) { return Admits(n, victim); });
     if (slots_.size() < allowed) {
       r_.ingest.Return(pool, (allowed - slots_.size()) * bytes);
     } else if (allowed < missing) {
       limit = Resource::kIngest;
+    }
+    if (is_refused_) {
+      failure_ = is_orphan_ ? PutResult::kRejectedParent : PutResult::kRejectedPolicy;
+      return;
     }
     if (!limit.has_value()) {
       // What is on its way to a device makes room soon.
@@ -136,6 +148,42 @@ class PutCall {
     if (request_.retry_after_nanos != nullptr && *limit == Resource::kIngest) {
       *request_.retry_after_nanos = r_.ingest.Wait(pool);
     }
+  }
+
+  // Whether the n-th missing block may come at the cost of `victim`. Never where the block before
+  // the first is nowhere: no lookup would find it. Where there are devices, a block gets there
+  // through the host tier: all others may come, and who is worth least leaves again.
+  bool Admits(size_t n, EntryId victim) {
+    is_refused_ =
+        is_orphan_ || (r_.tier == nullptr && !r_.policy->Admits(TraitsOf(missing_[n]), victim));
+    return !is_refused_;
+  }
+
+  // Block `first` was refused, and those after it are not kept either: the policy learns from them.
+  void Refuse(size_t first) {
+    for (size_t begin = first; begin < results_.size(); begin += kKeysPerHold) {
+      MutexLock lock(&r_.mutex);
+      if (!Current()) return;
+      r_.BeginRequest(ns_, request_.request_id);
+      for (size_t i = begin; i < std::min(begin + kKeysPerHold, results_.size()); ++i) {
+        if (r_.index->Find(ns_.index, request_.keys[i]) != kNoEntry) continue;
+        r_.policy->OnRefuse(TraitsOf(i));
+        ++r_.counters.refused_blocks;
+      }
+    }
+  }
+
+  BlockTraits TraitsOf(size_t i) const {
+    const BlockKey* const parent = ParentOf(i);
+    const EntryId id = parent != nullptr ? r_.index->Find(ns_.index, *parent) : kNoEntry;
+    const auto depth = request_.first_depth + static_cast<uint32_t>(i);
+    return r_.TraitsOf(ns_, request_.keys[i], depth, id, request_.recompute_us);
+  }
+
+  // Null: block `i` is a root.
+  const BlockKey* ParentOf(size_t i) const {
+    if (i > 0) return &request_.keys[i - 1];
+    return request_.parent ? &*request_.parent : nullptr;
   }
 
   // Returns the end of what is as it should be; before `end`, status_ says why.
@@ -162,6 +210,7 @@ class PutCall {
   // Returns the end of what was published or found to exist; before `end`, failure_ says why.
   size_t Publish(size_t begin, size_t end) {
     MutexLock lock(&r_.mutex);
+    r_.BeginRequest(ns_, request_.request_id);
     r_.reserved_slots -= slots_.size();
     size_t slot = 0;
     size_t i = begin;
@@ -190,11 +239,7 @@ class PutCall {
   // The run of stored blocks that ends before block `end` may go to a device.
   void Offer(size_t end) {
     if (run_.empty()) return;
-    const size_t first = end - run_.size();
-    const BlockKey* const parent = first > 0         ? &request_.keys[first - 1]
-                                   : request_.parent ? &*request_.parent
-                                                     : nullptr;
-    r_.tier->Offer(ns_, run_, parent, request_.recompute_us);
+    r_.tier->Offer(ns_, run_, ParentOf(end - run_.size()), request_.recompute_us);
     run_.clear();
   }
 
@@ -209,12 +254,13 @@ class PutCall {
     }
     // Its chunk was given up during the copy: a block in it would keep it.
     if (r_.arena->IsRetiring(slot)) return false;
-    const BlockKey* parent = i > 0             ? &request_.keys[i - 1]
-                             : request_.parent ? &*request_.parent
-                                               : nullptr;
     const uint32_t depth = request_.first_depth + static_cast<uint32_t>(i);
-    const std::optional<EntryId> id =
-        r_.InsertBlock(ns_, request_.keys[i], parent, depth, slot, checksum, request_.recompute_us);
+    const std::optional<EntryId> id = r_.InsertBlock(ns_, {.key = request_.keys[i],
+                                                           .parent = ParentOf(i),
+                                                           .depth = depth,
+                                                           .slot = slot,
+                                                           .checksum = checksum,
+                                                           .recompute_us = request_.recompute_us});
     if (!id.has_value()) return false;
     r_.touches.Touched(ns_.index, request_.request_id, depth + 1);
     r_.Tell(CacheEventKind::kStored, r_.index->Get(*id));
@@ -250,6 +296,9 @@ class PutCall {
   EntryId guard_ = kNoEntry;
   std::vector<SlotRef> slots_;  // of this group, in the order of its blocks to copy
   std::vector<Step> steps_;
+  std::vector<size_t> missing_;  // of this group
+  bool is_orphan_ = false;       // the parent that is claimed is in no tier
+  bool is_refused_ = false;      // at the cost of others
   std::vector<uint64_t> checksums_;
   PutResult failure_ = PutResult::kRejectedNoSpace;
   std::vector<EntryId> run_;  // stored one after the other, and not yet offered to a device
@@ -259,15 +308,16 @@ class PutCall {
 
 }  // namespace
 
-std::optional<EntryId> Cache::Rep::InsertBlock(const NamespaceRecord& ns, const BlockKey& key,
-                                               const BlockKey* parent, uint32_t depth, SlotRef slot,
-                                               uint64_t checksum, uint32_t recompute_us) {
-  const auto id = index->Insert(ns.index, key, parent, depth, slot.packed, checksum);
+std::optional<EntryId> Cache::Rep::InsertBlock(const NamespaceRecord& ns, const NewBlock& block) {
+  const auto id = index->Insert(ns.index, block.key, block.parent, block.depth, block.slot.packed,
+                                block.checksum);
   if (!id.ok()) return std::nullopt;
   ++blocks_of_index[ns.index];
-  arena->SetOwner(slot, *id);
-  policy->OnInsert(*id, {depth, ns.info.block_bytes, recompute_us, ns.group}, /*evictable=*/true);
+  arena->SetOwner(block.slot, *id);
   const EntryId linked = index->Get(*id).parent;
+  BlockTraits traits = TraitsOf(ns, block.key, block.depth, linked, block.recompute_us);
+  traits.is_loaded = block.is_loaded;
+  policy->OnInsert(*id, traits, /*evictable=*/true);
   if (linked != kNoEntry && index->Get(linked).children == 1) policy->OnEvictable(linked, false);
   return *id;
 }
@@ -321,7 +371,9 @@ absl::Status Cache::Put(const PutRequest& request, std::span<PutResult> results)
   if (!request.expected.empty() && request.expected.size() != request.keys.size()) {
     return absl::InvalidArgumentError("put: one expected checksum a key, or none");
   }
-  return PutCall(rep_.get(), request, results).Run();
+  const absl::Status status = PutCall(rep_.get(), request, results).Run();
+  rep_->TellPut(request);
+  return status;
 }
 
 }  // namespace kvarve

@@ -17,7 +17,8 @@ constexpr size_t kMaxKeptExtents = 16;
 }  // namespace
 
 std::optional<Resource> Cache::Rep::AllocateWithRoom(const NamespaceRecord& ns, size_t count,
-                                                     std::vector<SlotRef>* slots) {
+                                                     std::vector<SlotRef>* slots,
+                                                     Admission admits) {
   const size_t want = slots->size() + count;
   const uint64_t slot_bytes = SlotBytes(ns);
   TenantState& tenant = tenants[ns.info.pool];
@@ -36,10 +37,11 @@ std::optional<Resource> Cache::Rep::AllocateWithRoom(const NamespaceRecord& ns, 
     // As many as are missing at once, so that neighbours freed together can be given out as one
     // run.
     size_t made = 0;
+    const auto admits_next = [&](EntryId victim) { return admits(count - missing + made, victim); };
     if (got < batch) {
-      while (made < missing && MakeRoom(ns, &kept)) ++made;
+      while (made < missing && MakeRoom(ns, admits_next, &kept)) ++made;
     } else {
-      while (made < missing && MakeRoomUnder(allowance.limit, ns, &kept)) ++made;
+      while (made < missing && MakeRoomUnder(allowance.limit, ns, admits_next, &kept)) ++made;
       limit = allowance.limit;
     }
     if (made == 0) break;
@@ -65,8 +67,10 @@ void Cache::Rep::FreeSlot(SlotRef slot) {
 // Inside a pool the oldest victim decides: if it has another slot size, its whole extent goes,
 // since one slot of another size would help nobody; and if part of that extent must stay, none of
 // it goes.
-bool Cache::Rep::MakeRoom(const NamespaceRecord& ns, KeptExtents* kept) {
+bool Cache::Rep::MakeRoom(const NamespaceRecord& ns, absl::FunctionRef<bool(EntryId victim)> admits,
+                          KeptExtents* kept) {
   const EntryId own = VictimOf(ns.group);
+  if (own != kNoEntry && !admits(own)) return false;
   while (kept->extents < kMaxKeptExtents) {
     const EntryId other = OldestVictim(ns.info.pool, ns.group);
     if (other == kNoEntry) break;

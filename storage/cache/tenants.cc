@@ -86,9 +86,9 @@ Allowance Cache::Rep::AllowanceOf(PoolId pool, uint64_t slot_bytes) const {
 // Under the tenant's own ceiling something of its own leaves. When the index is full, a tenant
 // below its share takes from the one furthest above.
 bool Cache::Rep::MakeRoomUnder(const std::optional<Resource>& limit, const NamespaceRecord& ns,
-                               KeptExtents* kept) {
+                               absl::FunctionRef<bool(EntryId victim)> admits, KeptExtents* kept) {
   if (limit.has_value() || tenants[ns.info.pool].slots >= tenants[ns.info.pool].share_entries) {
-    return MakeRoom(ns, kept);
+    return MakeRoom(ns, admits, kept);
   }
   EntryId victim = kNoEntry;
   uint64_t most = 0;
@@ -102,7 +102,7 @@ bool Cache::Rep::MakeRoomUnder(const std::optional<Resource>& limit, const Names
     if (oldest == kNoEntry) continue;
     victim = oldest, most = above, of = pool;
   }
-  if (victim == kNoEntry) return MakeRoom(ns, kept);
+  if (victim == kNoEntry) return MakeRoom(ns, admits, kept);
   Remove(victim);
   ++counters.evicted_blocks;
   ++tenants[of].counted.evicted_blocks;

@@ -29,12 +29,20 @@ struct BlockTraits {
       0;  // < kMaxPolicyGroups, dense; a victim is asked for by group (one pool's slot size)
   uint64_t key = 0;             // the same whenever this block comes again; 0: unknown
   uint32_t parent = kNoVictim;  // id of the block before it, if that is known
+  bool is_loaded = false;       // it came from a lower tier: its first touch is the access
 };
 
 // What is told of a request, once, before its first touch or put.
 struct RequestFacts {
   static constexpr uint32_t kUnknownTokens = 0xffffffffu;
   uint32_t response_tokens = kUnknownTokens;
+};
+
+// What a policy that learns has learned from. Others: zero.
+struct PolicyLearning {
+  uint64_t ghosts = 0;  // blocks remembered that are not here
+  bool is_trained = false;
+  friend bool operator==(const PolicyLearning&, const PolicyLearning&) = default;
 };
 
 class EvictionPolicy {
@@ -73,6 +81,7 @@ class EvictionPolicy {
   virtual uint64_t LastTouch(uint32_t id) const = 0;
 
   virtual uint64_t MemoryBytes() const = 0;
+  virtual PolicyLearning Learning() const { return {}; }
 
   // What was learned, for a later start: empty where nothing is learned. Load takes only what Save
   // gave, with its version and checksum; anything else leaves the policy as it is, false.

@@ -34,6 +34,7 @@ class GhostTable {
     if (sets < sets_.size() + sets_.size() / 8 + 1) return;
     std::vector<Set> old(sets);
     old.swap(sets_);
+    size_ = 0;
     for (const Set& set : old) {
       for (const Ghost& ghost : set) {
         if (ghost.key != 0) Put(ghost);
@@ -51,7 +52,10 @@ class GhostTable {
   }
 
   void Erase(uint64_t key) {
-    if (const Ghost* ghost = Find(key)) const_cast<Ghost*>(ghost)->key = 0;
+    if (const Ghost* ghost = Find(key)) {
+      const_cast<Ghost*>(ghost)->key = 0;
+      --size_;
+    }
   }
 
   // Gives back the one that had to go, or `ghost` itself where none can be kept.
@@ -68,9 +72,12 @@ class GhostTable {
     const Ghost gone = set[from];
     std::copy(set.begin() + from + 1, set.end(), set.begin() + from);
     set.back() = ghost;
+    if (gone.key == 0) ++size_;
     if (gone.key == 0 || gone.key == ghost.key) return std::nullopt;
     return gone;
   }
+
+  size_t size() const { return size_; }
 
   size_t places() const { return sets_.size() * kWays; }
   const Ghost& At(size_t place) const { return sets_[place / kWays][place % kWays]; }
@@ -84,6 +91,7 @@ class GhostTable {
   }
 
   std::vector<Set> sets_;
+  size_t size_ = 0;
 };
 
 }  // namespace kvarve

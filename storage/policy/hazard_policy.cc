@@ -1,6 +1,7 @@
 #include "storage/policy/hazard_policy.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <limits>
@@ -15,23 +16,47 @@
 namespace kvarve {
 namespace {
 
-// Of a resident; all zero: unknown id.
+// Of a resident, but its key, which no touch needs; all zero: unknown id.
 struct Resident {
-  uint64_t key = 0;
   uint32_t last_touch = 0;  // an access number
   uint32_t place = 0;       // in its group's candidates
-  uint16_t of_class = 0;
   uint16_t group = 0;
+  uint8_t of_class = 0;
   uint8_t hits = 0;
   uint8_t chain = 0;  // ReuseClass's feature, of the last request
   uint8_t cost = 0;   // octaves and quarters of microseconds; 0: unknown
   uint8_t flags = 0;
 };
-static_assert(sizeof(Resident) == 24);
+static_assert(sizeof(Resident) == 16 && ReuseClass::kCount <= 256);
 // Worths that differ by less than this are equal: they are estimates, and recency is a better guide
 // between them.
 constexpr double kTie = 1.4;
-constexpr uint8_t kKnown = 1, kEvictable = 2;
+constexpr uint8_t kKnown = 1, kEvictable = 2, kLoaded = 4;
+constexpr uint32_t kMostOwed = 1 << 16;  // beyond it nothing is learned sooner
+constexpr uint32_t kOwedShares = 8;
+// Weight of a new block's cost in the mean that stands for costs that are not known.
+constexpr double kCostWeight = 1.0 / 256;
+
+// ReuseClass::Of(hits, 0, 0).
+constexpr std::array<uint8_t, 256> kClassOfHits = [] {
+  std::array<uint8_t, 256> of{};
+  for (int hits = 0; hits < 256; ++hits)
+    of[hits] = static_cast<uint8_t>(ReuseClass::Of(static_cast<uint32_t>(hits), 0, 0));
+  return of;
+}();
+
+// Reuses of one class at one age, in accesses.
+struct Reuses {
+  uint32_t of_class = 0, age = 0, count = 0;
+  Reuses() = default;
+  Reuses(uint32_t of, uint32_t at) : of_class(of), age(at), count(1) {}
+  // False: it is another class or age.
+  bool Add(uint32_t of, uint32_t at) {
+    if (of != of_class || at != age) return false;
+    ++count;
+    return true;
+  }
+};
 
 uint8_t CostCode(uint32_t micros) {
   if (micros == 0) return 0;
@@ -39,8 +64,8 @@ uint8_t CostCode(uint32_t micros) {
   const uint32_t quarter = octave >= 2 ? micros >> (octave - 2) & 3 : 0;
   return static_cast<uint8_t>(1 + 4 * octave + quarter);
 }
-double CostOf(uint8_t code) {
-  if (code == 0) return 1;
+// REQUIRES: code > 0.
+double MicrosOf(uint8_t code) {
   return static_cast<double>(uint64_t{4} + (code - 1) % 4) *
          static_cast<double>(uint64_t{1} << (code - 1) / 4) / 4;
 }
@@ -59,7 +84,10 @@ class HazardPolicy final : public EvictionPolicy {
 
   void OnInsert(uint32_t id, const BlockTraits& traits, bool evictable) override {
     KV_CHECK(traits.group < kMaxPolicyGroups);
-    if (id >= residents_.size()) residents_.Resize(id + size_t{1});
+    if (id >= residents_.size()) {
+      residents_.Resize(id + size_t{1});
+      keys_.Resize(id + size_t{1});
+    }
     if (traits.group >= candidates_.size()) candidates_.resize(traits.group + 1);
     Resident& resident = residents_[id];
     KV_CHECK(resident.flags == 0);
@@ -68,34 +96,56 @@ class HazardPolicy final : public EvictionPolicy {
       Count(newcomer.ghost->of_class, newcomer.ghost->last_touch);
       ghosts_.Erase(traits.key);
     }
-    resident.key = traits.key;
+    keys_[id] = traits.key;
     resident.last_touch = ++clock_;
     resident.hits = newcomer.hits;
     resident.chain = newcomer.chain;
-    resident.of_class = newcomer.of_class;
+    resident.of_class = static_cast<uint8_t>(newcomer.of_class);
     resident.group = static_cast<uint16_t>(traits.group);
     resident.cost = CostCode(traits.recompute_us);
-    resident.flags = kKnown;
+    resident.flags = traits.is_loaded ? kKnown | kLoaded : kKnown;
+    NoteCost(traits.recompute_us);
     ghosts_.GrowTo(++size_);
     if (evictable) AddCandidate(id);
     Work();
   }
 
-  void OnTouch(uint32_t id) override {
-    KV_CHECK(Known(id));
-    Touch(id, 1 + ReuseClass::OfHits(residents_[id].hits));
-  }
+  void OnTouch(uint32_t id) override { HazardPolicy::OnTouchRun(std::span(&id, 1)); }
 
+  // Nothing but this is paid by a read. Blocks of one run mostly share class and age: such reuses
+  // are counted together.
   void OnTouchRun(std::span<const uint32_t> ids) override {
     if (ids.empty()) return;
     KV_CHECK(Known(ids.back()));
     const Resident& deepest = residents_[ids.back()];
     const int chain =
         InRequest(deepest.last_touch) ? deepest.chain : 1 + ReuseClass::OfHits(deepest.hits);
+    const int of_no_hits = ReuseClass::Of(0, response_, chain);
+    Reuses reuses;
+    uint32_t touched = 0;
     for (size_t i = ids.size(); i-- > 0;) {
-      KV_CHECK(Known(ids[i]));
-      Touch(ids[i], chain);
+      const uint32_t id = ids[i];
+      KV_CHECK(Known(id));
+      Resident& resident = residents_[id];
+      if (InRequest(resident.last_touch)) continue;  // one access a request
+      if (victim_ == id) victim_ = kNoVictim;
+      if ((resident.flags & kLoaded) != 0) {  // it was counted as it came
+        resident.flags &= static_cast<uint8_t>(~kLoaded);
+        resident.last_touch = ++clock_;
+        continue;
+      }
+      if (!reuses.Add(resident.of_class, AgeOf(resident.last_touch))) {
+        CountReuses(reuses);
+        reuses = Reuses(resident.of_class, AgeOf(resident.last_touch));
+      }
+      ++touched;
+      resident.hits = static_cast<uint8_t>(std::min(resident.hits + 1, 255));
+      resident.last_touch = ++clock_;
+      resident.chain = static_cast<uint8_t>(chain);
+      resident.of_class = static_cast<uint8_t>(of_no_hits + kClassOfHits[resident.hits]);
     }
+    CountReuses(reuses);
+    owed_ = std::min(owed_ + touched, kMostOwed);
   }
 
   void PrefetchTouch(std::span<const uint32_t> ids) const override {
@@ -117,7 +167,7 @@ class HazardPolicy final : public EvictionPolicy {
     KV_CHECK(Known(id));
     Resident& resident = residents_[id];
     if ((resident.flags & kEvictable) != 0) DropCandidate(id);
-    Remember({resident.key, resident.last_touch, resident.of_class, resident.hits});
+    Remember({keys_[id], resident.last_touch, resident.of_class, resident.hits});
     resident = Resident{};
     --size_;
     if (victim_ == id) victim_ = kNoVictim;
@@ -151,11 +201,14 @@ class HazardPolicy final : public EvictionPolicy {
   uint64_t LastTouch(uint32_t id) const override { return residents_[id].last_touch; }
 
   uint64_t MemoryBytes() const override {
-    uint64_t bytes = sizeof(*this) + residents_.MemoryBytes() + ghosts_.MemoryBytes() +
-                     candidates_.capacity() * sizeof(Candidates) + model_.MemoryBytes();
+    uint64_t bytes = sizeof(*this) + residents_.MemoryBytes() + keys_.MemoryBytes() +
+                     ghosts_.MemoryBytes() + candidates_.capacity() * sizeof(Candidates) +
+                     model_.MemoryBytes();
     for (const Candidates& candidates : candidates_) bytes += candidates.MemoryBytes();
     return bytes;
   }
+
+  PolicyLearning Learning() const override { return {ghosts_.size(), model_.trained()}; }
 
   std::string Save() const override { return model_.Save(); }
   bool Load(std::string_view saved) override { return model_.Load(saved); }
@@ -182,7 +235,7 @@ class HazardPolicy final : public EvictionPolicy {
     if (newcomer.ghost != nullptr) {
       newcomer.hits = static_cast<uint8_t>(std::min(newcomer.ghost->hits + 1, 255));
       newcomer.chain = static_cast<uint8_t>(1 + ReuseClass::OfHits(newcomer.ghost->hits));
-    } else if (Known(traits.parent) && InRequest(residents_[traits.parent].last_touch)) {
+    } else if (Known(traits.parent)) {
       newcomer.chain = residents_[traits.parent].chain;
     }
     newcomer.of_class =
@@ -190,18 +243,10 @@ class HazardPolicy final : public EvictionPolicy {
     return newcomer;
   }
 
-  void Touch(uint32_t id, int chain) {
-    Resident& resident = residents_[id];
-    if (InRequest(resident.last_touch)) return;  // one access a request
-    Count(resident.of_class, resident.last_touch);
-    resident.hits = static_cast<uint8_t>(std::min(resident.hits + 1, 255));
-    resident.last_touch = ++clock_;
-    resident.chain = static_cast<uint8_t>(chain);
-    resident.of_class = static_cast<uint16_t>(ReuseClass::Of(resident.hits, response_, chain));
-    if (victim_ == id) victim_ = kNoVictim;
-    Work();
+  void CountReuses(const Reuses& reuses) {
+    if (reuses.count > 0)
+      model_.Reused(reuses.of_class, ReuseModel::AgeOf(reuses.age), reuses.count);
   }
-
   void Count(int of_class, uint32_t last_touch) {
     model_.Reused(of_class, ReuseModel::AgeOf(AgeOf(last_touch)));
   }
@@ -210,6 +255,16 @@ class HazardPolicy final : public EvictionPolicy {
     const std::optional<Ghost> gone = ghosts_.Put(ghost);
     if (gone.has_value())
       model_.Forgotten(gone->of_class, ReuseModel::AgeOf(AgeOf(gone->last_touch)));
+  }
+
+  void NoteCost(uint32_t micros) {
+    if (micros == 0) return;
+    mean_cost_ = mean_cost_ == 0 ? micros : mean_cost_ + (micros - mean_cost_) * kCostWeight;
+  }
+  // One that nobody told is like the others.
+  double CostOf(uint8_t code) const {
+    if (code != 0) return MicrosOf(code);
+    return mean_cost_ == 0 ? 1 : mean_cost_;
   }
 
   double WorthOf(const Resident& resident) const {
@@ -274,8 +329,16 @@ class HazardPolicy final : public EvictionPolicy {
     if (victim_ == id) victim_ = kNoVictim;
   }
 
-  // An access' share of the learning: some of the census, or a step of the fit after it.
+  // Of the learning an access has a share, which newcomers do: touches only owe it, since who only
+  // reads has no need of victims. A newcomer does its own and some of what is owed, so that no call
+  // pays for many.
   void Work() {
+    for (uint32_t n = std::min<uint32_t>(++owed_, kOwedShares); n > 0; --n) WorkShare();
+  }
+
+  // Some of the census, or a step of the fit after it.
+  void WorkShare() {
+    --owed_;
     ++accesses_;
     if (fitting_) {
       if (!model_.FitStep(static_cast<double>(accesses_ - last_fit_))) {
@@ -309,10 +372,12 @@ class HazardPolicy final : public EvictionPolicy {
   const HazardOptions options_;
   ReuseModel model_;
   GhostTable ghosts_;
-  ChunkedArray<Resident, 32768> residents_;
+  ChunkedArray<Resident, 131072, /*kHuge=*/true> residents_;
+  ChunkedArray<uint64_t, 32768> keys_;  // of each resident
   std::vector<Candidates> candidates_;  // of each group: its evictable ids, in no order
   std::vector<uint32_t> sample_;
   size_t size_ = 0;
+  double mean_cost_ = 0;  // microseconds; 0: none is known
   uint64_t random_;
   uint32_t clock_ = 0;          // accesses; wraps
   uint32_t request_start_ = 1;  // the first access of the request
@@ -321,6 +386,7 @@ class HazardPolicy final : public EvictionPolicy {
   uint64_t accesses_ = 0, last_fit_ = 0, next_fit_;
   size_t cursor_ = 0;  // of the census
   bool fitting_ = false;
+  uint32_t owed_ = 0;  // shares of earlier accesses
 };
 
 }  // namespace

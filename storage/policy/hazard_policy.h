@@ -7,9 +7,10 @@
 // that it is leaf-first LRU and admits everything. A block comes in unless the victim is worth
 // clearly more. All blocks of a group have the same bytes, so that worth a byte is worth.
 //
-// An access (the first touch of a block in a request) costs O(1): it counts a reuse, looks at
-// `census` remembered blocks for the running census, or fits one class. Ghosts: at most 4 a
-// resident; 88 bytes a resident with them, and 200 KiB of tables. Deterministic for a seed.
+// A touch, the first one of a block in a request, counts a reuse and no more. A block that comes or
+// is refused also looks at `census` blocks for the running census, or fits one class: O(1). Ghosts:
+// at most 4 a resident; 88 bytes a resident with them, and 200 KiB of tables. Deterministic for a
+// seed.
 //
 // THREADS: externally synchronised.  BLOCKS: never.
 #ifndef KVARVE_STORAGE_POLICY_HAZARD_POLICY_H_
@@ -24,7 +25,7 @@ namespace kvarve {
 
 struct HazardOptions {
   uint32_t sample = 32;
-  uint32_t census = 64;       // remembered blocks looked at in an access, while a census runs
+  uint32_t census = 64;       // blocks looked at by a newcomer, while a census runs
   uint64_t first_fit = 500;   // accesses before the first census
   uint64_t fit_every = 2000;  // accesses between a fit and the next census
   uint64_t seed = 8;

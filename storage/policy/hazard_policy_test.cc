@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -25,14 +26,16 @@ namespace {
 
 using testing::SeededRandom;
 
-constexpr double kTie = 1.4;  // worths within it are equal
+constexpr double kTie = 1.4;         // worths within it are equal
+constexpr uint32_t kOwedShares = 8;  // of the learning, done by one newcomer
 
 struct Known {
   uint64_t key;
   uint32_t group, touch, hits;
   int of_class, chain;
-  double cost;
+  double cost;  // 0: unknown
   bool evictable;
+  bool loaded = false;
 };
 
 class Oracle {
@@ -50,8 +53,11 @@ class Oracle {
       ghosts_.Erase(traits.key);
     }
     block.evictable = evictable;
+    block.loaded = traits.is_loaded;
     block.touch = ++clock_;
     blocks_[id] = block;
+    const double cost = traits.recompute_us;
+    if (cost > 0) mean_cost_ = mean_cost_ == 0 ? cost : mean_cost_ + (cost - mean_cost_) / 256;
     ghosts_.GrowTo(blocks_.size());
     Learn();
   }
@@ -62,12 +68,16 @@ class Oracle {
     for (size_t i = ids.size(); i-- > 0;) {
       Known& block = blocks_.at(ids[i]);
       if (InRequest(block.touch)) continue;
+      if (std::exchange(block.loaded, false)) {
+        block.touch = ++clock_;
+        continue;
+      }
       Reused(block.of_class, block.touch);
       block.hits = std::min(block.hits + 1, 255u);
       block.touch = ++clock_;
       block.chain = chain;
       block.of_class = ReuseClass::Of(block.hits, response_, chain);
-      Learn();
+      ++owed_;
     }
   }
   void Remove(uint32_t id) {
@@ -87,7 +97,7 @@ class Oracle {
   }
   double Worth(const Known& block) const {
     if (!model_.trained()) return 0;
-    return model_.Worth(block.of_class, ReuseModel::AgeOf(clock_ - block.touch)) * block.cost;
+    return model_.Worth(block.of_class, ReuseModel::AgeOf(clock_ - block.touch)) * CostOf(block);
   }
   std::optional<uint32_t> Victim(uint32_t group) const {
     double least = 1e300;
@@ -104,7 +114,7 @@ class Oracle {
   bool Admits(const BlockTraits& traits, uint32_t victim) const {
     if (!model_.trained()) return true;
     const Known block = Look(traits);
-    return model_.Worth(block.of_class, 0) * block.cost > Worth(blocks_.at(victim)) / kTie;
+    return model_.Worth(block.of_class, 0) * CostOf(block) > Worth(blocks_.at(victim)) / kTie;
   }
 
   bool trained() const { return model_.trained(); }
@@ -113,7 +123,7 @@ class Oracle {
  private:
   bool InRequest(uint32_t touch) const { return touch >= request_start_; }
   Known Look(const BlockTraits& traits) const {
-    Known block{traits.key, traits.group, clock_, 0, 0, 0, 1, true};
+    Known block{traits.key, traits.group, clock_, 0, 0, 0, 0, true};
     // Costs are kept to a quarter of an octave, rounded down.
     for (double cost = 1; cost <= traits.recompute_us; cost *= 2) {
       for (const double quarter : {1., 1.25, 1.5, 1.75}) {
@@ -124,12 +134,15 @@ class Oracle {
     if (const Ghost* ghost = ghosts_.Find(traits.key)) {
       block.hits = std::min(ghost->hits + 1, 255);
       block.chain = 1 + ReuseClass::OfHits(ghost->hits);
-    } else if (auto parent = blocks_.find(traits.parent);
-               parent != blocks_.end() && InRequest(parent->second.touch)) {
+    } else if (auto parent = blocks_.find(traits.parent); parent != blocks_.end()) {
       block.chain = parent->second.chain;
     }
     block.of_class = ReuseClass::Of(block.hits, response_, block.chain);
     return block;
+  }
+  double CostOf(const Known& block) const {
+    if (block.cost != 0) return block.cost;
+    return mean_cost_ == 0 ? 1 : mean_cost_;
   }
   void Reused(int of_class, uint32_t touch) {
     model_.Reused(of_class, ReuseModel::AgeOf(clock_ - touch));
@@ -142,6 +155,10 @@ class Oracle {
       model_.Forgotten(gone->of_class, ReuseModel::AgeOf(clock_ - gone->last_touch));
   }
   void Learn() {
+    for (uint32_t shares = std::min(++owed_, kOwedShares); shares > 0; --shares) LearnOnce();
+  }
+  void LearnOnce() {
+    --owed_;
     ++accesses_;
     if (fitting_) {
       fitting_ = model_.FitStep(static_cast<double>(accesses_ - last_fit_));
@@ -166,7 +183,9 @@ class Oracle {
   uint32_t clock_ = 0, request_start_ = 1;
   int response_ = ReuseClass::OfResponse(RequestFacts::kUnknownTokens);
   uint64_t accesses_ = 0, last_fit_ = 0, next_fit_;
+  double mean_cost_ = 0;
   bool fitting_ = false;
+  uint32_t owed_ = 0;
 };
 
 class HazardModelTest : public ::testing::TestWithParam<uint32_t> {
@@ -190,6 +209,7 @@ class HazardModelTest : public ::testing::TestWithParam<uint32_t> {
     traits.group = static_cast<uint32_t>(random_.Below(GetParam()));
     if (random_.OneIn(3)) traits.recompute_us = static_cast<uint32_t>(random_.Below(3000));
     if (!oracle_.blocks_.empty() && random_.OneIn(2)) traits.parent = AnyId();
+    traits.is_loaded = random_.OneIn(8);
     return traits;
   }
   bool KeyIsHere(uint64_t key) const {

@@ -108,20 +108,28 @@ TEST_P(PublishedTest, LeafFirstLru) {
   }
 }
 
+// By the mean of four seeds of its sample: below 2 % of capacity single runs differ by .004.
 TEST_P(PublishedTest, HazardIsAtNoPointWorse) {
+  constexpr uint64_t kSeeds = 4;
   const Published& published = GetParam();
   const Trace trace = Load(published.file);
   std::printf("%-22s  share   whole  first half  second half  floor\n", published.file);
   for (size_t i = 0; i < kPoints; ++i) {
-    const auto policy = NewHazardPolicy();
-    const ReplayResult result =
-        RunHost(trace, static_cast<uint64_t>(kShares[i] * trace.unique_ids), policy.get());
+    double whole = 0, early = 0, late = 0;
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+      HazardOptions options;
+      options.seed += seed;
+      const auto policy = NewHazardPolicy(options);
+      const ReplayResult result =
+          RunHost(trace, static_cast<uint64_t>(kShares[i] * trace.unique_ids), policy.get());
+      whole += result.hit_ratio() / kSeeds;
+      early += result.early_hit_ratio() / kSeeds;
+      late += result.late_hit_ratio() / kSeeds;
+    }
     const double floor = std::max({published.lru[i], published.s3fifo[i], published.hazard[i]});
-    std::printf("%-22s  %.3f   %.4f     %.4f      %.4f      %.4f\n", "", kShares[i],
-                result.hit_ratio(), result.early_hit_ratio(), result.late_hit_ratio(), floor);
-    // One point is not met: S3-FIFO's .0457 on the synthetic trace at 439 blocks, by .0012.
-    const bool missed = published.requests == 3'993 && kShares[i] == 0.01;
-    EXPECT_GE(result.hit_ratio(), floor - (missed ? .005 : .003)) << kShares[i];
+    std::printf("%-22s  %.3f   %.4f     %.4f      %.4f      %.4f\n", "", kShares[i], whole, early,
+                late, floor);
+    EXPECT_GE(whole, floor - .003) << kShares[i];
   }
 }
 

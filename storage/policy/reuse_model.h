@@ -27,11 +27,11 @@ struct ReuseClass {
   static constexpr int kResponse = 5;  // 0-64, -256, -1024, more tokens; unknown
   static constexpr int kChain = 6;     // nothing found, or the hits of the deepest block found
   static constexpr int kCount = kHits * kResponse * kChain;
-  static int OfHits(uint32_t hits) {
+  static constexpr int OfHits(uint32_t hits) {
     return hits >= 7 ? 4 : hits >= 3 ? 3 : static_cast<int>(hits);
   }
   static int OfResponse(uint32_t tokens);
-  static int Of(uint32_t hits, int response, int chain) {
+  static constexpr int Of(uint32_t hits, int response, int chain) {
     return (OfHits(hits) * kResponse + response) * kChain + chain;
   }
 };
@@ -51,7 +51,9 @@ class ReuseModel {
 
   ReuseModel();
 
-  void Reused(int of_class, int age) { ++events_[of_class].reused[age]; }
+  void Reused(int of_class, int age, uint32_t times = 1) {
+    events_[of_class].reused[age] += static_cast<float>(times);
+  }
   void Forgotten(int of_class, int age) { ++events_[of_class].left[age]; }
   // A census of all that wait: Waits for each, then Fit. A later census begins with none.
   void Waits(int of_class, int age) { ++events_[of_class].waiting[age]; }

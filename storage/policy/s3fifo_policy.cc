@@ -97,6 +97,7 @@ class S3FifoPolicy final : public EvictionPolicy {
     return sizeof(*this) + entries_.MemoryBytes() + ghosts_.MemoryBytes() +
            groups_.capacity() * sizeof(Group);
   }
+  PolicyLearning Learning() const override { return {ghosts_.size(), false}; }
 
  private:
   static constexpr uint32_t kNone = kNoVictim;

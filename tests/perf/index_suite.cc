@@ -1,15 +1,11 @@
-// Suite "index": what the index and the policy cost by themselves, without a daemon.
+// Suite "index": what the index costs by itself, without a daemon.
 #include <cstring>
-#include <memory>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "storage/base/status_macros.h"
 #include "storage/index/index.h"
-#include "storage/policy/eviction_policy.h"
 #include "storage/testing/block_generator.h"
 #include "tests/perf/bench_table.h"
 #include "tests/perf/entry_memory.h"
@@ -104,93 +100,14 @@ void MemoryRow(BenchTable* table) {
                   .rounds = 1});
 }
 
-constexpr uint32_t kPolicyEntries = 1'000'000;
-constexpr uint32_t kChain =
-    16;  // blocks of each of the policy's chains: one leaf, fifteen inner blocks
-
-std::unique_ptr<EvictionPolicy> FilledPolicy(Sequence* sequence) {
-  auto policy = NewLruPolicy();
-  for (uint32_t id = 0; id < kPolicyEntries; ++id)
-    policy->OnInsert(id, BlockTraits{}, id % kChain == kChain - 1);
-  for (uint32_t n = 0; n < kPolicyEntries / kChain; ++n) {
-    const auto chain = static_cast<uint32_t>(sequence->Below(kPolicyEntries / kChain));
-    for (uint32_t i = kChain; i > 0; --i) policy->OnTouch(chain * kChain + i - 1);
-  }
-  return policy;
-}
-
-// Whole chains in random order, from the leaf to the root; bare: the same stores into an array of
-// numbers.
-void TouchRow(BenchTable* table) {
-  const std::string name = "index/policy_touches/1M";
-  if (!table->Wants(name)) return;
-  Sequence sequence;
-  const auto policy = FilledPolicy(&sequence);
-  std::vector<uint64_t> bare(kPolicyEntries);
-  uint64_t clock = 0;
-  std::vector<uint32_t> ids(kChain);
-  const auto measure = [&](auto touch_all) {
-    const double start = NowMicros();
-    for (uint32_t n = 0; n < kPolicyEntries / kChain; ++n) {
-      const auto chain = static_cast<uint32_t>(sequence.Below(kPolicyEntries / kChain));
-      for (uint32_t i = 0; i < kChain; ++i) ids[i] = chain * kChain + i;
-      touch_all();
-    }
-    return kPolicyEntries / (NowMicros() - start);
-  };
-  const auto mine = [&] {
-    policy->PrefetchTouch(ids);
-    policy->OnTouchRun(ids);
-  };
-  const auto loop = [&] {
-    for (size_t i = kChain; i-- > 0;) bare[ids[i]] = ++clock;
-  };
-  table->Compare({.name = name,
-                  .unit = "M/s",
-                  .better = Better::kHigher,
-                  .mine = [&] { return measure(mine); },
-                  .bare = [&] { return measure(loop); }});
-}
-
-// Everything leaves, leaf by leaf; bare: an ordered set of touches that knows no chains.
-void VictimRow(BenchTable* table) {
-  const std::string name = "index/policy_victims/1M";
-  if (!table->Wants(name)) return;
-  Sequence sequence;
-  const auto mine = [&] {
-    const auto policy = FilledPolicy(&sequence);
-    uint32_t left = kPolicyEntries;
-    const double start = NowMicros();
-    for (uint32_t id; (id = policy->Victim(0)) != kNoVictim; --left) {
-      policy->OnRemove(id);
-      if (id % kChain != 0) policy->OnEvictable(id - 1, true);
-    }
-    const double rate = kPolicyEntries / (NowMicros() - start);
-    KV_CHECK(left == 0);
-    return rate;
-  };
-  const auto bare = [&] {
-    std::set<std::pair<uint64_t, uint32_t>> touches;
-    for (uint32_t id = 0; id < kPolicyEntries; ++id)
-      touches.emplace(sequence.Below(1ull << 60), id);
-    const double start = NowMicros();
-    while (!touches.empty()) touches.erase(touches.begin());
-    return kPolicyEntries / (NowMicros() - start);
-  };
-  table->Compare(
-      {.name = name, .unit = "M/s", .better = Better::kHigher, .mine = mine, .bare = bare});
-}
-
 void Run(BenchTable* table) {
   const PinnedTo one_processor(AllowedCpus().back());
   LookupRows(table, 1'000'000, "1M");
   LookupRows(table, 8'000'000, "8M");
   MemoryRow(table);
-  TouchRow(table);
-  VictimRow(table);
 }
 
-KVARVE_BENCH_SUITE(index, "lookups, bytes an entry, touches and victims, without a daemon", Run);
+KVARVE_BENCH_SUITE(index, "lookups and bytes an entry, without a daemon", Run);
 
 }  // namespace
 }  // namespace kvarve::perf

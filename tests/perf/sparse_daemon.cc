@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   cache_options.arena.hugetlb = false;
   cache_options.arena.prefault = false;
   cache_options.arena.hold_dropped = true;
+  cache_options.policy = "hazard";  // as kvarved
   auto cache = kvarve::Cache::Create(cache_options);
   if (!cache.ok()) {
     std::fprintf(stderr, "%s\n", cache.status().ToString().c_str());

@@ -1,0 +1,121 @@
+// What a policy learned outlives a daemon, and a file that is no such thing costs only that.
+#include "services/kvarved/policy_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "storage/testing/block_generator.h"
+#include "storage/testing/opaque_namespace.h"
+
+namespace kvarve {
+namespace {
+
+constexpr uint64_t kBlockBytes = 1 << 20;  // 32 in an extent
+
+class PolicyFileTest : public ::testing::Test {
+ protected:
+  PolicyFileTest() {
+    char name[] = "/tmp/kvarve_policy_XXXXXX";
+    EXPECT_NE(::mkdtemp(name), nullptr);
+    folder_ = name;
+    path_ = folder_ + "/policy";
+  }
+  ~PolicyFileTest() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<Cache> Make(std::string policy) {
+    CacheOptions options;
+    options.policy = std::move(policy);
+    options.arena.capacity_bytes = kExtentBytes;
+    options.arena.hugetlb = false;
+    options.arena.prefault = false;
+    return *Cache::Create(options);
+  }
+  // Until it is trained.
+  void Teach(Cache* cache) {
+    NamespaceDescriptor descriptor = OpaqueNamespace("model", kBlockBytes);
+    descriptor.tenant = "default";
+    const NamespaceInfo ns = *cache->OpenNamespace(descriptor);
+    const std::vector<std::byte> block(kBlockBytes);
+    for (uint64_t request = 1; !cache->Stats().learning.is_trained; ++request) {
+      ASSERT_LT(request, 100'000u);
+      const std::vector<BlockKey> keys =
+          testing::KeyChain(request % 3 == 0 ? request : request % 2, 8);
+      const size_t found = cache->Touch(ns.handle, keys, request);
+      if (found == keys.size()) continue;
+      PutRequest put;
+      put.ns = ns.handle;
+      if (found > 0) put.parent = keys[found - 1];
+      put.first_depth = static_cast<uint32_t>(found);
+      put.keys = std::span(keys).subspan(found);
+      const std::vector<const std::byte*> sources(put.keys.size(), block.data());
+      put.sources = sources;
+      put.request_id = request;
+      std::vector<PutResult> results(put.keys.size());
+      ASSERT_EQ(cache->Put(put, results), absl::OkStatus());
+    }
+  }
+  std::string folder_, path_;
+};
+
+TEST_F(PolicyFileTest, ALaterCacheKnowsWhatAnEarlierOneLearned) {
+  std::string learned;
+  {
+    const auto cache = Make("hazard");
+    PolicyFile file(path_, cache.get());
+    Teach(cache.get());
+    learned = cache->SavePolicy();
+  }
+  const auto cache = Make("hazard");
+  PolicyFile file(path_, cache.get());
+  EXPECT_TRUE(cache->Stats().learning.is_trained);
+  EXPECT_EQ(cache->SavePolicy(), learned);
+}
+
+TEST_F(PolicyFileTest, ADamagedFileIsAsNone) {
+  std::ofstream(path_) << std::string(100'000, 'x');
+  const auto cache = Make("hazard");
+  {
+    PolicyFile file(path_, cache.get());
+    EXPECT_FALSE(cache->Stats().learning.is_trained);
+  }
+  const auto next = Make("hazard");  // it was replaced by one that is right
+  EXPECT_TRUE(next->LoadPolicy(cache->SavePolicy()));
+  std::stringstream text;
+  text << std::ifstream(path_).rdbuf();
+  EXPECT_EQ(text.str(), cache->SavePolicy());
+}
+
+TEST_F(PolicyFileTest, APolicyThatLearnsNothingLeavesTheFileAlone) {
+  std::ofstream(path_) << "of another policy";
+  const auto cache = Make("lru");
+  {
+    PolicyFile file(path_, cache.get());
+    EXPECT_EQ(file.Save(), absl::OkStatus());
+  }
+  std::stringstream text;
+  text << std::ifstream(path_).rdbuf();
+  EXPECT_EQ(text.str(), "of another policy");
+}
+
+TEST_F(PolicyFileTest, AFolderThatCannotBeWrittenIsNamed) {
+  const auto cache = Make("hazard");
+  PolicyFile file(folder_ + "/none/policy", cache.get());
+  const absl::Status saved = file.Save();
+  EXPECT_EQ(saved.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(saved.message()), ::testing::HasSubstr(folder_ + "/none"));
+}
+
+// Every few minutes, so that a crash costs no more.
+TEST_F(PolicyFileTest, ItIsWrittenWhileTheDaemonRuns) {
+  const auto cache = Make("hazard");
+  PolicyFile file(path_, cache.get(), /*interval_nanos=*/1'000'000);
+  while (!std::filesystem::exists(path_)) std::this_thread::yield();
+}
+
+}  // namespace
+}  // namespace kvarve
