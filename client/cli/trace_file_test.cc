@@ -1,8 +1,13 @@
 // Goal: the published forms of traces are read as they are meant, and nothing else is.
 #include "client/cli/trace_file.h"
 
+#include <fstream>
+#include <string>
+#include <vector>
+
 #include "client/cli/replay_report.h"
 #include "gtest/gtest.h"
+#include "storage/policy/access_log.h"
 
 namespace kvarve::cli {
 namespace {
@@ -33,6 +38,24 @@ TEST(TraceFile, ReadsNanosecondsInTexts) {
 
 TEST(TraceFile, ReadsCsv) {
   EXPECT_EQ(ParseTraceFile("timestamp,in,out,ids\n1,2,3,4-6\n").value().references, 3u);
+}
+
+TEST(TraceFile, ReadsWhatADaemonRecorded) {
+  const std::string path = ::testing::TempDir() + "kvarve_recorded";
+  const auto write = [&](const std::vector<Access>& accesses) {
+    std::string log = AccessLogHeader();
+    for (const Access& access : accesses) AppendAccess(access, &log);
+    std::ofstream(path, std::ios::binary) << log;
+  };
+  write({{.request = 1, .ids = {5, 6}}, {.micros = 500'000, .request = 2, .ids = {5}}});
+  const auto trace = ReadTraceFile(path);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->references, 3u);
+  EXPECT_DOUBLE_EQ(trace->requests[1].seconds, 0.5);
+  write({{.request = 0, .ids = {5, 6}}});
+  EXPECT_EQ(ReadTraceFile(path).status().code(), absl::StatusCode::kInvalidArgument);
+  std::ofstream(path, std::ios::binary) << kAccessLogMagic << "x";
+  EXPECT_EQ(ReadTraceFile(path).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(TraceFile, RefusesWhatIsNoTrace) {

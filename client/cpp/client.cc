@@ -191,13 +191,13 @@ uint32_t Client::key_bytes(ClientNamespace ns) const {
 }
 
 absl::StatusOr<LookupResult> Client::Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
-                                            int64_t hold_nanos) {
+                                            int64_t hold_nanos, uint32_t recompute_us) {
   LookupResult result;
   if (keys.empty()) return result;
-  if (is_remote()) return rep_->remote->Lookup(ns, keys, hold_nanos);
+  if (is_remote()) return rep_->remote->Lookup(ns, keys, hold_nanos, recompute_us);
   KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
-    return client::SendLookup(turn, ns, keys, hold_nanos, rep_->link->options().timeout_nanos,
-                              &result);
+    return client::SendLookup(turn, ns, keys, {hold_nanos, recompute_us},
+                              rep_->link->options().timeout_nanos, &result);
   }));
   return result;
 }

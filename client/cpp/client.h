@@ -192,8 +192,10 @@ class Client {
   absl::StatusOr<ClientNamespace> OpenNamespace(const NamespaceDescriptor& descriptor);
 
   // Of more keys than a message takes, a lookup with a hold asks for the first message's only.
+  // `recompute_us`: what computing one block costs the caller; 0: unknown. Blocks that a device
+  // would bring later than they are computed are left out of the answer.
   absl::StatusOr<LookupResult> Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
-                                      int64_t hold_nanos = 0);
+                                      int64_t hold_nanos = 0, uint32_t recompute_us = 0);
   // Leases the leading blocks found (at most kMaxBlocksPerAcquire); an empty View is a miss, or,
   // with grants().over_lease_cap, found but over the cap: Get still works.
   absl::StatusOr<View> Acquire(ClientNamespace ns, std::span<const BlockKey> keys,

@@ -33,7 +33,7 @@ class RemotePlane {
   virtual absl::StatusOr<OpenNamespaceInfo> KnownNamespace(ClientNamespace ns) const = 0;
 
   virtual absl::StatusOr<LookupResult> Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
-                                              int64_t hold_nanos) = 0;
+                                              int64_t hold_nanos, uint32_t recompute_us) = 0;
   // Keeps the leading blocks found from leaving, for kGrantSeconds at most; counts an access.
   static constexpr int64_t kGrantSeconds = 60;
   virtual absl::StatusOr<GrantSet> Keep(ClientNamespace ns, std::span<const BlockKey> keys,

@@ -65,7 +65,7 @@ absl::StatusOr<uint64_t> CallForCount(Link::Turn& turn, const std::string& messa
 }  // namespace
 
 absl::Status SendLookup(Link::Turn& turn, ClientNamespace ns, std::span<const BlockKey> keys,
-                        int64_t hold_nanos, int64_t timeout_nanos, LookupResult* result) {
+                        const LookupWish& wish, int64_t timeout_nanos, LookupResult* result) {
   KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo info, turn.Namespace(ns));
   const size_t max = MaxLookupKeys(turn.connection(), info);
   if (max == 0) return TooSmall();
@@ -73,9 +73,10 @@ absl::Status SendLookup(Link::Turn& turn, ClientNamespace ns, std::span<const Bl
   *result = LookupResult();
   while (!keys.empty()) {
     const std::span<const BlockKey> part = keys.first(std::min(max, keys.size()));
-    keys = hold_nanos > 0 ? std::span<const BlockKey>() : keys.subspan(part.size());
+    keys = wish.hold_nanos > 0 ? std::span<const BlockKey>() : keys.subspan(part.size());
     const std::string message =
-        KeysMessage(turn, Type::kLookup, info, part, {.hold_ms = HoldMillis(hold_nanos)});
+        KeysMessage(turn, Type::kLookup, info, part,
+                    {.hold_ms = HoldMillis(wish.hold_nanos), .recompute_us = wish.recompute_us});
     KV_ASSIGN_OR_RETURN(const Packet packet, turn.Call(message, Type::kLookupReply, timeout_nanos));
     local::LookupReplyBody reply;
     if (!local::ParseBody(packet, &reply).ok() || reply.hit_blocks > part.size() ||
@@ -86,7 +87,7 @@ absl::Status SendLookup(Link::Turn& turn, ClientNamespace ns, std::span<const Bl
     result->host_blocks += reply.host_blocks;
     result->hold = reply.hold;
     if (reply.hold != 0) {
-      turn.connection().NoteHold(SystemClock::Get()->NowNanos() + hold_nanos);
+      turn.connection().NoteHold(SystemClock::Get()->NowNanos() + wish.hold_nanos);
     }
     if (reply.hit_blocks < part.size()) break;
     if (keys.empty()) break;

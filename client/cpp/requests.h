@@ -22,8 +22,12 @@ namespace kvarve::client {
 
 // Splits keys beyond one message, and stops at the first short answer; with a hold, asks for one
 // message's keys only.
+struct LookupWish {
+  int64_t hold_nanos = 0;     // 0: no hold
+  uint32_t recompute_us = 0;  // Client::Lookup
+};
 absl::Status SendLookup(Link::Turn& turn, ClientNamespace ns, std::span<const BlockKey> keys,
-                        int64_t hold_nanos, int64_t timeout_nanos, LookupResult* result);
+                        const LookupWish& wish, int64_t timeout_nanos, LookupResult* result);
 
 // Of the keys that fit one message.
 absl::Status SendAcquire(Link::Turn& turn, ClientNamespace ns, std::span<const BlockKey> keys,

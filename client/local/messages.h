@@ -141,7 +141,7 @@ struct KeysBody {
   uint64_t request_id = 0;             // of the engine's request, for touches
   uint32_t hold_ms = 0;                // LOOKUP: hold what is found
   uint32_t first_depth = 0;            // PUT
-  uint32_t recompute_us = 0, pad = 0;  // PUT
+  uint32_t recompute_us = 0, pad = 0;  // PUT, LOOKUP: cost of one block to the engine; 0: unknown
   uint8_t parent[32] = {};             // PUT
 };
 static_assert(sizeof(KeysBody) == 72);

@@ -114,7 +114,7 @@ class GrpcPlane final : public RemotePlane {
   }
 
   absl::StatusOr<LookupResult> Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
-                                      int64_t hold_nanos) override;
+                                      int64_t hold_nanos, uint32_t recompute_us) override;
   absl::StatusOr<GrantSet> Keep(ClientNamespace ns, std::span<const BlockKey> keys,
                                 uint64_t request_id) override;
   void Release(uint64_t lease) override;
@@ -160,7 +160,7 @@ class GrpcPlane final : public RemotePlane {
 };
 
 absl::StatusOr<LookupResult> GrpcPlane::Lookup(ClientNamespace ns, std::span<const BlockKey> keys,
-                                               int64_t hold_nanos) {
+                                               int64_t hold_nanos, uint32_t recompute_us) {
   LookupResult result;
   const int64_t deadline = Now() + options_.timeout_nanos;
   bool more = true;
@@ -168,18 +168,21 @@ absl::StatusOr<LookupResult> GrpcPlane::Lookup(ClientNamespace ns, std::span<con
     const auto part = keys.subspan(begin, std::min(kMaxKeysPerCall, keys.size() - begin));
     size_t hits = 0;
     KV_RETURN_IF_ERROR(node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) -> absl::Status {
-      if (hold_nanos > 0) {
-        v1::PinReply reply;
-        KV_RETURN_IF_ERROR(PinRun(info, part, hold_nanos, 0, deadline, &reply));
-        hits = reply.hit_blocks();
-        result.hold = reply.pin();
-        return absl::OkStatus();
+      // A pin takes no costs: what is worth reading is asked first.
+      hits = part.size();
+      if (hold_nanos == 0 || recompute_us != 0) {
+        v1::LookupRequest request;
+        SetRun(info, part, &request);
+        request.set_recompute_us(recompute_us);
+        v1::LookupReply reply;
+        KV_RETURN_IF_ERROR(Unary(&v1::KvCache::Stub::Lookup, request, &reply, deadline));
+        hits = std::min<size_t>(reply.hit_blocks(), part.size());
       }
-      v1::LookupRequest request;
-      SetRun(info, part, &request);
-      v1::LookupReply reply;
-      KV_RETURN_IF_ERROR(Unary(&v1::KvCache::Stub::Lookup, request, &reply, deadline));
-      hits = reply.hit_blocks();
+      if (hold_nanos == 0 || hits == 0) return absl::OkStatus();
+      v1::PinReply pinned;
+      KV_RETURN_IF_ERROR(PinRun(info, part.first(hits), hold_nanos, 0, deadline, &pinned));
+      hits = pinned.hit_blocks();
+      result.hold = pinned.pin();
       return absl::OkStatus();
     }));
     result.hit_blocks += std::min(hits, part.size());

@@ -105,6 +105,9 @@ constexpr Setting kSettings[] = {
      "Most blocks on devices, at up to 97 bytes of memory each.", 1024, 1ll << 31},
     {"nvme.stop_timeout", SettingType::kDuration, "20s", "20s",
      "How long a stop may take to write out what only memory has, hottest first.", 0, kHour},
+    {"nvme.prefer_recompute", SettingType::kBool, "true", "false",
+     "Leave blocks out of the answer to a lookup where the devices would bring them later than the "
+     "engine computes them: for clients that tell what a block costs them, as the connector does."},
     {"nvme.scrub_interval", SettingType::kDuration, "1m", "1m",
      "How often an idle device reads one segment to verify it. 0: never.", 0, 24 * kHour},
 

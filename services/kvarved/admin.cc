@@ -81,6 +81,9 @@ Json StatsJson(const CacheStats& cache, const LocalStats& local) {
                {"sessions_opened", local.sessions_opened},
                {"malformed_messages", local.malformed},
                {"slow_requests", local.slow_requests},
+               {"refused_blocks", cache.refused_blocks},
+               {"recompute_preferred_blocks", cache.recompute_preferred_blocks},
+               {"saved_recompute_seconds", static_cast<double>(cache.saved_recompute_micros) / 1e6},
                {"requests", std::move(requests)}};
   if (cache.devices.has_value()) json["nvme"] = DeviceCountersJson(*cache.devices);
   return json;

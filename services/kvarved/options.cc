@@ -135,6 +135,7 @@ absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemo
   cache.arena.available_bytes = HostAvailableBytes(cache.arena.hugetlb);
   cache.max_entries = static_cast<uint64_t>(config.Int("cache.max_entries"));
   cache.policy = config.Text("cache.policy");
+  cache.prefer_recompute = config.Bool("nvme.prefer_recompute");
   cache.max_namespaces_per_tenant =
       static_cast<uint32_t>(config.Int("limits.namespaces_per_tenant"));
   cache.lease_bytes_max = config.Bytes("limits.lease_total_bytes");

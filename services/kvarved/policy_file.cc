@@ -18,9 +18,7 @@ namespace {
 constexpr size_t kMaxFileBytes = 16 << 20;
 
 void WarnUntrained(const std::string& path, std::string reason) {
-  KvLog(LogLevel::kWarning,
-        "what the eviction policy had learned is not read: it learns anew, and the file will be "
-        "replaced",
+  KvLog(LogLevel::kWarning, "what the eviction policy had learned is not read",
         {{"path", path}, {"reason", std::move(reason)}});
 }
 

@@ -98,12 +98,13 @@ absl::Status Session::OnLookup(uint64_t request, Packet packet) {
     reply.host_blocks = static_cast<uint32_t>(hits);
     // Whoever holds means to read: what is on devices sets out now.
     if (hits < keys_.size() && cache_.has_devices() && cache_.WantsLoad(ns->handle, keys_)) {
-      hits = std::max(hits, cache_.Lookup(ns->handle, keys_));
-      StartLoad(ns->handle, hits);
+      const size_t found = cache_.Lookup(ns->handle, keys_, nullptr, view.body.recompute_us);
+      if (found > hits) StartLoad(ns->handle, found);
+      hits = std::max(hits, found);
     }
   } else {
     size_t in_host = 0;
-    hits = cache_.Lookup(ns->handle, keys_, &in_host);
+    hits = cache_.Lookup(ns->handle, keys_, &in_host, view.body.recompute_us);
     reply.host_blocks = static_cast<uint32_t>(in_host);
   }
   reply.hit_blocks = static_cast<uint32_t>(hits);

@@ -239,6 +239,15 @@ const Metric kMetrics[] = {
     {"kvarve_policy_refused_blocks_total", kCounter, "",
      "Blocks that a put offered and the policy did not take, those behind them counted too.",
      [](Snapshot s, Out out) { out.Add(s.cache.refused_blocks); }},
+    {"kvarve_recompute_preferred_blocks_total", kCounter, "",
+     "Blocks left out of answers to lookups: devices would bring them later than they are "
+     "computed.",
+     [](Snapshot s, Out out) { out.Add(s.cache.recompute_preferred_blocks); }},
+    {"kvarve_saved_recompute_seconds_total", kCounter, "",
+     "What computing the blocks that were read would have cost, where engines told it.",
+     [](Snapshot s, Out out) {
+       out.Add(static_cast<double>(s.cache.saved_recompute_micros) / 1e6);
+     }},
     {"kvarve_record_accesses_total", kCounter, "", "Accesses written to the access log.",
      [](Snapshot s, Out out) {
        if (s.record.has_value()) out.Add(s.record->accesses);

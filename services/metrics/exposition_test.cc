@@ -72,6 +72,8 @@ MetricsSnapshot Snapshot() {
   s.cache.learning = {.ghosts = 201, .is_trained = true};
   s.cache.refused_blocks = 202;
   s.record = {203, 204, 205};
+  s.cache.recompute_preferred_blocks = 206;
+  s.cache.saved_recompute_micros = 207'000'000;
   s.cache.namespaces = 132;
   s.cache.leases = 133;
   s.cache.leased_bytes = 134;
@@ -154,6 +156,8 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
       {"kvarve_policy_trained", 1},
       {"kvarve_policy_refused_blocks_total", 202},
       {"kvarve_record_accesses_total", 203},
+      {"kvarve_recompute_preferred_blocks_total", 206},
+      {"kvarve_saved_recompute_seconds_total", 207},
       {"kvarve_record_bytes", 204},
       {"kvarve_record_dropped_accesses_total", 205},
       {"kvarve_namespaces", 132},

@@ -40,8 +40,9 @@ class CacheBlockStore final : public BlockStore {
   }
   std::vector<NamespaceInfo> Namespaces() const override { return cache_->Namespaces(); }
 
-  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host) override {
-    return cache_->Lookup(ns, keys, in_host);
+  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host,
+                uint32_t recompute_us) override {
+    return cache_->Lookup(ns, keys, in_host, recompute_us);
   }
   size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id) override {
     return cache_->Touch(ns, keys, request_id);

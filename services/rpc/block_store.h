@@ -52,9 +52,9 @@ class BlockStore {
   virtual std::vector<NamespaceInfo> Namespaces() const = 0;
 
   // REQUIRES: an open handle, keys.size() <= kMaxKeysPerCall (here and below).
-  // `in_host`, if not null: Cache::Lookup.
+  // `in_host`, if not null, and `recompute_us`: Cache::Lookup.
   virtual size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys,
-                        size_t* in_host = nullptr) = 0;
+                        size_t* in_host = nullptr, uint32_t recompute_us = 0) = 0;
   virtual size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id) = 0;
   // Cache::WantsLoad, Cache::Load.
   virtual bool WantsLoad(NamespaceHandle ns, std::span<const BlockKey> keys) = 0;

@@ -41,7 +41,7 @@ class FakeStore : public BlockStore {
     return absl::UnimplementedError("not asked here");
   }
   size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t) override {
-    return Lookup(ns, keys, nullptr);
+    return Lookup(ns, keys, nullptr, 0);
   }
   BlockLease Acquire(NamespaceHandle, std::span<const BlockKey>, uint64_t) override { return {}; }
   absl::Status Put(const PutRequest&, std::span<PutResult>) override {
@@ -56,7 +56,8 @@ class FakeStore : public BlockStore {
     return from;
   }
   uint64_t next_event() const override { return 1; }
-  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host) override {
+  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host,
+                uint32_t recompute_us) override {
     size_t hits = 0;
     MutexLock lock(&mutex_);
     while (hits < keys.size() && blocks_[ns].contains(Text(keys[hits]))) ++hits;

@@ -108,7 +108,7 @@ KvCacheService::Unary* KvCacheService::Lookup(Context* context, const v1::Lookup
   return Serve(RpcMethod::kLookup, Verb::kLookup, context, *request, [&](const Caller& caller) {
     KV_ASSIGN_OR_RETURN(const kvarve::Run run, RunOf(*store_, caller, *request));
     size_t in_host = 0;
-    const size_t hits = store_->Lookup(run.ns.handle, run.keys, &in_host);
+    const size_t hits = store_->Lookup(run.ns.handle, run.keys, &in_host, request->recompute_us());
     reply->set_hit_blocks(static_cast<uint32_t>(hits));
     // Behind the first that is on a device only, others may be in memory: the slower tier is named.
     for (const auto& [tier, blocks] :

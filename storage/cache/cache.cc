@@ -38,6 +38,7 @@ Cache::Rep::Rep(const CacheOptions& options)
       capacity_bytes(options.arena.capacity_bytes),
       chunk_bytes(std::min(options.arena.chunk_bytes, options.arena.capacity_bytes)),
       on_access(options.on_access),
+      prefer_recompute(options.prefer_recompute),
       events(options.event_window),
       handle_of_index(kMaxNamespaces, kNoHandle),
       blocks_of_index(kMaxNamespaces),
@@ -77,7 +78,8 @@ absl::StatusOr<std::unique_ptr<Cache>> Cache::Create(const CacheOptions& options
 
 uint64_t Cache::incarnation() const { return rep_->incarnation; }
 
-size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host) {
+size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host,
+                     uint32_t recompute_us) {
   KV_CHECK(keys.size() <= kMaxKeysPerCall);
   size_t hit = 0, host = 0;
   bool more = true;
@@ -98,8 +100,10 @@ size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t*
     ++counted.lookups;
     counted.lookup_keys += keys.size();
     counted.lookup_hit_keys += hit;
+    if (recompute_us != 0) rep_->Record(ns).recompute_us = recompute_us;
   }
-  return hit;
+  if (hit == host || recompute_us == 0 || !rep_->prefer_recompute) return hit;
+  return rep_->CutToCheaper(ns, keys.first(hit), host, recompute_us);
 }
 
 size_t Cache::Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id) {

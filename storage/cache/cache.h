@@ -81,6 +81,7 @@ struct CacheOptions {
   uint64_t seed = 0;                                           // of the index's hash; 0: random
   size_t event_window = 0;                                     // events kept for Events()
   AccessListener on_access;                                    // may be null
+  bool prefer_recompute = true;                                // Lookup may leave out slow blocks
   const Clock* clock = nullptr;                                // null: the system's
 };
 
@@ -203,8 +204,10 @@ struct CacheStats {
   uint64_t put_blocks[kPutResults] = {};  // by PutResult
   uint64_t put_bytes = 0, put_conflicts = 0;
   uint64_t evicted_blocks = 0, reclaimed_blocks = 0, invalidated_blocks = 0, corrupt_blocks = 0;
-  uint64_t refused_blocks = 0;             // by the policy, those behind them in a put counted too
-  std::optional<DeviceTierStats> devices;  // none: there never was one
+  uint64_t recompute_preferred_blocks = 0;  // left out of lookups' answers
+  uint64_t saved_recompute_micros = 0;      // of blocks that were read, where the cost was told
+  uint64_t refused_blocks = 0;              // by the policy, those behind them in a put counted too
+  std::optional<DeviceTierStats> devices;   // none: there never was one
 };
 
 class Cache {
@@ -228,9 +231,12 @@ class Cache {
   std::vector<NamespaceInfo> Namespaces() const;
 
   // Hit length: how many leading keys are published, in any tier; `in_host`, if not null, gets how
-  // many of the leading ones are in the host tier. Touches and pins nothing.
+  // many of the leading ones are in the host tier. Touches and pins nothing. `recompute_us`, if not
+  // 0, is what computing one block costs whoever asks: those behind the ones in the host tier are
+  // left out where devices would bring the last of them later than it could be computed.
   // REQUIRES: an open handle, keys.size() <= kMaxKeysPerCall (here and below).
-  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host = nullptr);
+  size_t Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t* in_host = nullptr,
+                uint32_t recompute_us = 0);
 
   // Brings the leading blocks that are found, in any tier, into the host tier; what somebody else
   // is bringing is waited for, not read twice. `done` is called once, without a lock, in this call

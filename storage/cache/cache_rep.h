@@ -62,6 +62,7 @@ struct NamespaceRecord {
   uint32_t group = 0;                         // the policy's
   uint64_t used = 0;                 // when, in uses of any namespace; 0: the record is free
   uint32_t device_ns = kNoDeviceNs;  // DeviceIndex::Ns
+  uint32_t recompute_us = 0;         // of a block, as was told last; 0: never
 };
 
 // What the cache knows of a tenant, by the number of its pool.
@@ -163,6 +164,12 @@ struct Cache::Rep {
   size_t LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class);
   // How many leading keys are found, in any tier.
   size_t FindAnywhere(const NamespaceRecord& ns, std::span<const BlockKey> keys, size_t* in_host);
+
+  // ---- recompute.cc
+  // How many of the blocks, which are all in some tier, to answer: all, or, where the rest would
+  // come later than it is computed, those in the host tier. Takes the mutex itself.
+  size_t CutToCheaper(NamespaceHandle ns, std::span<const BlockKey> found, size_t in_host,
+                      uint32_t recompute_us);
 
   // ---- tenants.cc
   PoolId AddTenant(const std::string& name);
@@ -268,6 +275,7 @@ struct Cache::Rep {
   uint64_t reserved_slots = 0;  // of puts and loads in progress
   uint64_t load_guards = 0;     // leases of loads in progress
   const AccessListener on_access;
+  const bool prefer_recompute;
   TouchTable touches;
   uint64_t policy_request = 0;  // TouchTable::Tag of the request that the policy hears of; 0: none
   EventRing events;

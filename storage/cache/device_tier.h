@@ -29,6 +29,7 @@
 #include "storage/cache/device_index.h"
 #include "storage/cache/device_stats.h"
 #include "storage/cache/flights.h"
+#include "storage/cache/load_times.h"
 #include "storage/policy/seen_counts.h"
 #include "storage/segment/erased_seqs.h"
 
@@ -66,6 +67,10 @@ class DeviceTier {
   // have.
   void CloseLoads();
   bool closing() const { return is_closing_; }
+  LoadTimes& load_times() { return load_times_; }
+  // Adds what a load of those of the keys that are not in the host tier has to wait for.
+  void AddWanted(const NamespaceRecord& ns, std::span<const BlockKey> keys,
+                 WantedBytes* wanted) const;
   // Somebody asked for the keys and the leading `found` are there: counts the deepest found, and
   // the one that will be put next.
   void NoteAsked(std::span<const BlockKey> keys, size_t found);
@@ -175,6 +180,7 @@ class DeviceTier {
   DeviceIndex index_;
   SeenCounts seen_;
   Flights flights_{Flights::Limits()};
+  LoadTimes load_times_;
   std::vector<std::shared_ptr<DeviceLog>> devices_;  // null: removed
   absl::flat_hash_map<EntryId, Dirty> dirty_;
   uint64_t dirty_bytes_ = 0;

@@ -38,6 +38,7 @@ struct NodeOptions {
   TenantQuotas quotas;
   WantedBackend backend = WantedBackend::kAuto;
   PlantedTierBug bug = PlantedTierBug::kNone;
+  bool prefer_recompute = true;
 };
 
 // The node's files live as long as it; Start and Crash are its processes.
@@ -75,6 +76,7 @@ class TestNode {
     options.devices.catalogue = catalogue_.get();
     options.devices.dirty_bytes_max = options_.dirty_bytes;
     options.devices.bug = options_.bug;
+    options.prefer_recompute = options_.prefer_recompute;
     options.devices.drive_writes_per_day = options_.drive_writes_per_day;
     auto cache = Cache::Create(options);
     ASSERT_TRUE(cache.ok()) << cache.status();

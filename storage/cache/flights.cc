@@ -22,6 +22,11 @@ Flights::Joined Flights::Join(const NamespaceId& ns, const BlockKey& key, Waiter
   return begins ? Joined::kLeads : Joined::kWaits;
 }
 
+bool Flights::Has(const NamespaceId& ns, const BlockKey& key) const {
+  MutexLock lock(&mutex_);
+  return !flights_.empty() && flights_.contains({ns, key.bytes});
+}
+
 // The flight is gone before anybody is told: who asks from then on finds the block, or begins anew.
 void Flights::Land(const NamespaceId& ns, const BlockKey& key, bool loaded) {
   std::vector<Waiter> waiters;

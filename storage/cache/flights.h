@@ -39,6 +39,8 @@ class Flights {
   // One waiter may wait for many blocks, and for one block several times.
   Joined Join(const NamespaceId& ns, const BlockKey& key, WaiterId waiter, Landed landed);
 
+  bool Has(const NamespaceId& ns, const BlockKey& key) const;
+
   // Ends the flight: tells those that wait. REQUIRES: the block's flight was begun by Join.
   void Land(const NamespaceId& ns, const BlockKey& key, bool loaded);
 

@@ -185,6 +185,7 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
     TouchFound(ns, std::span(ids.data(), granted), request_id);
     counters.hit_blocks += granted;
     counters.hit_bytes += granted * ns.info.block_bytes;
+    counters.saved_recompute_micros += granted * ns.recompute_us;
     PoolStats& counted = tenants[ns.info.pool].counted;
     counted.hit_blocks += granted;
     counted.hit_bytes += granted * ns.info.block_bytes;

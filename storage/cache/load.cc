@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
 #include "storage/cache/device_log.h"
 #include "storage/cache/device_tier.h"
@@ -14,6 +15,8 @@ namespace {
 
 // Read together before the next are looked at: enough to keep a device busy.
 constexpr uint64_t kWindowBytes = 64ull << 20;
+
+int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
 // One call of Cache::Load. Goes window by window; what was found so far stays leased (the guards).
 // Nobody's end ends it: what it reads is there for the next.
@@ -66,8 +69,15 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
     std::vector<Lead> leads;  // that this call reads; those without a slot only land
     size_t joined = 0;        // flights, leads among them
   };
+  struct OfDevice {
+    LoadTimes::Reading reading;
+    std::vector<size_t> members;  // leads that have a slot
+    std::atomic<size_t> left{0};
+    int64_t end_nanos = 0;
+  };
   struct Reading {
     std::vector<Lead> leads;
+    std::map<uint32_t, OfDevice> devices;
     std::atomic<size_t> left{0};
   };
 
@@ -121,18 +131,18 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
   void Read(Window window) {
     const auto reading = std::make_shared<Reading>();
     reading->leads = std::move(window.leads);
-    std::map<uint32_t, std::vector<size_t>> of_device;  // those that have a slot
     size_t count = 0;
     for (size_t i = 0; i < reading->leads.size(); ++i) {
       if (!reading->leads[i].slot.valid()) continue;
-      of_device[reading->leads[i].place.device].push_back(i);
+      reading->devices[reading->leads[i].place.device].members.push_back(i);
       ++count;
     }
     if (count == 0) return Publish(reading.get());
     reading->left.store(count);
-    for (const auto& [number, members] : of_device) {
+    for (auto& [number, of_device] : reading->devices) of_device.left = of_device.members.size();
+    for (auto& [number, of_device] : reading->devices) {
       std::vector<BlockRead> reads;
-      for (const size_t i : members) {
+      for (const size_t i : of_device.members) {
         const Lead& lead = reading->leads[i];
         reads.push_back({lead.place.at, ns_.info.id, keys_[lead.i],
                          static_cast<uint32_t>(ns_.info.block_bytes), lead.place.checksum,
@@ -142,10 +152,14 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
       {
         MutexLock lock(&r_.mutex);
         device = r_.tier->device(number);
+        of_device.reading = r_.tier->load_times().Begin(
+            number, of_device.members.size() * ns_.info.block_bytes, Now());
       }
-      auto done = [self = shared_from_this(), reading, members = members](
+      const size_t members = of_device.members.size();
+      auto done = [self = shared_from_this(), reading, to = &of_device](
                       size_t of, const absl::Status& status) {
-        reading->leads[members[of]].status = Unshared(status);
+        reading->leads[to->members[of]].status = Unshared(status);
+        if (to->left.fetch_sub(1) == 1) to->end_nanos = Now();
         if (reading->left.fetch_sub(1) == 1) self->Publish(reading.get());
       };
       if (device != nullptr) {
@@ -154,7 +168,7 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
                      waiting_thread_ == std::this_thread::get_id());
         continue;
       }
-      for (size_t i = 0; i < members.size(); ++i) done(i, absl::NotFoundError("removed"));
+      for (size_t i = 0; i < members; ++i) done(i, absl::NotFoundError("removed"));
     }
   }
 
@@ -165,6 +179,11 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
     if (r_.tier->options().bug == PlantedTierBug::kLandsBeforePublished) Land(*reading, loaded);
     {
       MutexLock lock(&r_.mutex);
+      for (const auto& [number, of_device] : reading->devices) {
+        const bool is_good = std::ranges::all_of(
+            of_device.members, [&](size_t i) { return reading->leads[i].status.ok(); });
+        r_.tier->load_times().End(of_device.reading, of_device.end_nanos, is_good);
+      }
       const bool is_current = IsCurrent();
       for (size_t i = 0; i < reading->leads.size(); ++i) {
         const Lead& lead = reading->leads[i];

@@ -17,7 +17,7 @@ BlockTraits Cache::Rep::TraitsOf(const NamespaceRecord& ns, const BlockKey& key,
   BlockTraits traits;
   traits.depth = depth;
   traits.bytes = ns.info.block_bytes;
-  traits.recompute_us = recompute_us;
+  traits.recompute_us = recompute_us != 0 ? recompute_us : ns.recompute_us;
   traits.group = ns.group;
   // Of a namespace that was emptied the blocks are others: they have another index.
   traits.key = TouchTable::Tag(ns.index, key.Word(0));

@@ -52,7 +52,9 @@ class PutCall {
     {
       MutexLock lock(&r_.mutex);
       // A snapshot: sizes never change, epoch tells an invalidation; and it is open meanwhile.
-      ns_ = r_.Record(request_.ns);
+      NamespaceRecord& ns = r_.Record(request_.ns);
+      if (request_.recompute_us != 0) ns.recompute_us = request_.recompute_us;
+      ns_ = ns;
       if (request_.parent) {
         const EntryId parent = r_.index->Find(ns_.index, *request_.parent);
         is_orphan_ = parent == kNoEntry &&

@@ -210,6 +210,42 @@ TEST_F(DeviceFaultsTest, ASlowDeviceOnlySlowsDown) {
   ExpectAllCompleted(96);
 }
 
+// Fetch or recompute: blocks that a slow device would bring later than they are computed are left
+// out, so that nobody waits for them; and come again when the device is well.
+TEST_F(DeviceFaultsTest, WhatComesLaterThanItIsComputedIsLeftOut) {
+  constexpr uint32_t kBlockMicros = 8'000;   // to compute one: 32 ms a chain
+  constexpr uint32_t kDelayMicros = 60'000;  // of each of the device's requests
+  PutChains(0, kChains);
+  WaitCompleted(kChains * kChainBlocks);
+  Restart();
+  WaitRecovered(*client_);
+  const auto found = [&](uint64_t chain, uint32_t recompute_us, int64_t hold_nanos = 0) {
+    const auto result = client_->Lookup(ns_, Chain(chain), hold_nanos, recompute_us);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *result : LookupResult();
+  };
+  const auto first_on_device = [&](uint64_t from) {
+    while (found(from, 0).host_blocks > 0) from = (from + 1) % kChains;
+    return from;
+  };
+  faults_->delay_micros.store(kDelayMicros);
+  uint64_t slow = first_on_device(0);
+  while (found(slow, kBlockMicros).hit_blocks > 0) {  // until it was seen to be slow
+    EXPECT_EQ(Get(*client_, ns_, Chain(slow), kBytes), kChainBlocks);
+    slow = first_on_device(slow);
+  }
+  EXPECT_EQ(found(slow, 0).hit_blocks, kChainBlocks);  // no cost was told
+  EXPECT_EQ(found(slow, kBlockMicros).hit_blocks, 0u);
+  EXPECT_EQ(found(slow, kBlockMicros, 1'000'000'000).hit_blocks, 0u);
+  EXPECT_EQ(found(slow, 100 * kBlockMicros).hit_blocks, kChainBlocks);
+  Heal();
+  for (uint64_t chain = slow; found(chain, kBlockMicros).hit_blocks != kChainBlocks ||
+                              found(chain, kBlockMicros).host_blocks > 0;) {
+    chain = first_on_device(chain);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
 // Everything at once, from several clients, with a SIGKILL at the end of each round.
 TEST_F(DeviceFaultsTest, UnderAnyFaultsAndKillsNoByteIsWrong) {
   testing::SeededRandom random(31);

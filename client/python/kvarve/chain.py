@@ -63,10 +63,11 @@ class Chain:
 
     # ---- Reading.
     def offer(self, tokens: Sequence[int], computed: int, spaces: Sequence[Any],
-              hold_seconds: float) -> int | None:
+              hold_seconds: float, recompute_us: int = 0) -> int | None:
         """How many tokens after the `computed` ones can be loaded. 0 when kvarve cannot answer.
 
         None: blocks are on their way from a device into memory; to be asked again.
+        `recompute_us` is what computing a block costs: what would come later than that is not offered; 0: unknown.
         `tokens` are all of the request's. One lookup for equal arguments; again after 100 ms, or earlier
         while blocks are on their way.
         """
@@ -76,7 +77,7 @@ class Chain:
                 self._loading_since, self._waited_out = None, False
             self._asked, self._asked_at, self.computed = asked, now, computed
             self._extend(tokens)
-            self.hit, in_memory = self._lookup(spaces, hold_seconds)
+            self.hit, in_memory = self._lookup(spaces, hold_seconds, recompute_us)
             self._note_loading(now, in_memory)
             most = computed // self._tokens + MAX_ACQUIRE_BLOCKS
             # The page of the last token is left to the engine, which computes that token in any case.
@@ -101,7 +102,7 @@ class Chain:
     def _extend(self, tokens: Sequence[int]) -> None:
         self._hasher.extend(tokens[self._hasher.tokens:])
 
-    def _lookup(self, spaces: Sequence[Any], hold_seconds: float) -> tuple[int, int]:
+    def _lookup(self, spaces: Sequence[Any], hold_seconds: float, recompute_us: int) -> tuple[int, int]:
         """Leading blocks that all spaces have, and how many of those are in memory."""
         self.unhold()
         keys, begin = self._hasher.keys(0, min(self._hasher.blocks, MAX_LOOKUP_BLOCKS)), time.perf_counter()
@@ -111,7 +112,8 @@ class Chain:
             for space in spaces:
                 if len(keys) == 0:
                     break
-                found, host, hold = space.lookup(keys, hold_seconds)
+                found, host, hold = space.lookup(keys, hold_seconds, recompute_us)
+                recompute_us = 0  # one decides for all: their blocks come side by side
                 if hold:
                     self._holds.append(hold)
                 keys, in_memory = keys[:found], min(in_memory, host)

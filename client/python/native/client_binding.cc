@@ -72,10 +72,11 @@ class PyNamespace {
   ClientNamespace handle() const { return handle_; }
   uint64_t block_bytes() const { return client_->block_bytes(handle_); }
 
-  py::tuple Lookup(const py::object& keys, double hold) const {
+  py::tuple Lookup(const py::object& keys, double hold, const py::object& recompute_us) const {
+    const auto cost = Number<uint32_t>(recompute_us, "recompute_us");
     const Keys list = KeysOf(keys);
-    const LookupResult result =
-        ValueOrRaise(WithoutGil([&] { return client_->Lookup(handle_, list.keys, Nanos(hold)); }));
+    const LookupResult result = ValueOrRaise(
+        WithoutGil([&] { return client_->Lookup(handle_, list.keys, Nanos(hold), cost); }));
     return py::make_tuple(result.hit_blocks, result.host_blocks, result.hold);
   }
 
@@ -229,7 +230,8 @@ void BindNamespace(py::module_& module) {
   py::class_<PyNamespace>(module, "Namespace")
       .def_property_readonly("handle", &PyNamespace::handle)
       .def_property_readonly("block_bytes", &PyNamespace::block_bytes)
-      .def("lookup", &PyNamespace::Lookup, py::arg("keys"), py::arg("hold") = 0.0)
+      .def("lookup", &PyNamespace::Lookup, py::arg("keys"), py::arg("hold") = 0.0,
+           py::arg("recompute_us") = 0)
       .def("get", &PyNamespace::Get, py::arg("keys"), py::arg("request_id") = 0,
            py::arg("verify") = true)
       .def("view", &PyNamespace::Acquire, py::arg("keys"), py::arg("request_id") = 0)

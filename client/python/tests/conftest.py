@@ -28,6 +28,7 @@ class FakeGrants:
 class FakeNamespace:
     def __init__(self, client, descriptor):
         self.client, self.descriptor, self.stored, self.lookups = client, descriptor, set(), 0
+        self.costs = []  # that were told, a lookup
 
     def _leading(self, keys):
         if self.client.down:
@@ -39,8 +40,9 @@ class FakeNamespace:
             hit += 1
         return hit
 
-    def lookup(self, keys, hold=0.0):
+    def lookup(self, keys, hold=0.0, recompute_us=0):
         self.lookups += 1
+        self.costs.append(recompute_us)
         hit = self._leading(keys)
         if not hold:
             return hit, hit, 0

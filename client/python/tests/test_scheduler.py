@@ -458,3 +458,38 @@ def test_faults_need_the_setting(monkeypatch):
         request = make_request(params={"kvarve.fault": {"fail_load": 2}})
         store(half, request, 5)
         assert load(half, request).fault == ({"fail_load": 2} if faults else {})
+
+
+# ---- Fetch or recompute.
+def learn_speed(half, monkeypatch):
+    """Three steps of a millisecond a token."""
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for _ in range(3):
+        half.build_connector_meta(step(new=[(make_request("other"), 0, 640)], tables={"other": TABLE}))
+        now[0] += 0.64
+    half.speed.end()
+
+
+def test_the_daemon_is_told_what_a_block_costs(half, monkeypatch):
+    half.get_num_new_matched_tokens(make_request("early"), 0)
+    learn_speed(half, monkeypatch)
+    half.get_num_new_matched_tokens(make_request("late"), 0)
+    assert half.spaces[0].costs == [0, 64_000]
+
+
+def test_one_namespace_decides_for_all_ranks(monkeypatch):
+    half = make_scheduler(monkeypatch, make_config(tp=2), ranks=((0, 0), (0, 1)))
+    request = make_request()
+    for space in range(2):
+        store(half, request, 4, space)
+    learn_speed(half, monkeypatch)
+    half.get_num_new_matched_tokens(request, 0)
+    assert [space.costs for space in half.spaces] == [[64_000], [0]]
+
+
+def test_costs_are_told_only_if_wanted(monkeypatch):
+    half = make_scheduler(monkeypatch, settings=Settings(prefer_recompute=False))
+    learn_speed(half, monkeypatch)
+    half.get_num_new_matched_tokens(make_request(), 0)
+    assert half.spaces[0].costs == [0]

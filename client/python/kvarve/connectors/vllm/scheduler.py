@@ -11,6 +11,7 @@ from vllm.logger import init_logger
 from kvarve import Client, Error
 from kvarve.chain import Chain, identities
 from kvarve.connectors.vllm.messages import Handshake, Job, Metadata, Rank
+from kvarve.prefill import PrefillSpeed
 
 logger = init_logger("vllm.kvarve.scheduler")
 
@@ -59,7 +60,7 @@ class Scheduler:
         self.loads: list[Job] = []
         self.counts: Counter = Counter()
         self.pending: dict[Rank, int] = {}
-        self.progress_at = time.monotonic()
+        self.progress_at, self.speed = time.monotonic(), PrefillSpeed(settings.prefer_recompute)
         self.salt = self.reset = ""  # of the namespaces, and of the chains in them
         if config.weight_transfer_config is not None:
             self.reset_cache()
@@ -108,7 +109,7 @@ class Scheduler:
         if not self.spaces or not state.read or request.skip_reading_prefix_cache:
             return 0, False
         offered = state.chain.offer(request.all_token_ids, computed, self.spaces,
-                                    self.settings.hold_ms / 1e3)
+                                    self.settings.hold_ms / 1e3, self.speed.micros(self.tokens))
         return offered, bool(offered)  # None: asked again in a later step
 
     def update_state_after_alloc(self, request, blocks, external: int) -> None:
@@ -126,6 +127,7 @@ class Scheduler:
 
     # ---- A step.
     def build_connector_meta(self, output) -> Metadata:
+        self.speed.begin(output.total_num_scheduled_tokens)
         meta = Metadata(self.loads, [], self.salt, output.total_num_scheduled_tokens == 0)
         self.loads = []
         cached = output.scheduled_cached_reqs
@@ -142,6 +144,7 @@ class Scheduler:
         return meta
 
     def update_connector_output(self, output) -> None:
+        self.speed.end()
         if report := output.kv_connector_worker_meta:
             if report.counts or report.pending != self.pending:
                 self.progress_at = time.monotonic()

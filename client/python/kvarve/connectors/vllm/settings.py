@@ -18,6 +18,7 @@ class Settings(RemoteSettings):
     lookup_timeout_ms: int = in_range(20, 1, 10_000)
     put_timeout_ms: int = in_range(5000, 1, 600_000)
     hold_ms: int = in_range(5000, 0, 60_000)  # what was found waits so long for room in the engine
+    prefer_recompute: bool = True  # says what computing a block costs: what comes later than that is computed
     staging_bytes: int = in_range(256 << 20, 1 << 20, 1 << 40)  # of a worker, for saves
     loader_threads: int = in_range(2, 1, 16)
     device: str = one_of("cpu", "cuda")  # where the pages may lie; elsewhere: passive
