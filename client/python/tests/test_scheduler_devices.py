@@ -9,7 +9,7 @@ def test_a_request_whose_blocks_come_from_a_device_waits_for_them(half, monkeypa
     in_memory, now = [2], [100.0]
     [space] = half.spaces
     lookup = space.lookup
-    monkeypatch.setattr(space, "lookup", lambda keys, hold: (lookup(keys, hold)[0], in_memory[0], lookup(keys, hold)[2]))
+    monkeypatch.setattr(space, "lookup", lambda keys, hold, cost: (lookup(keys, hold)[0], in_memory[0], lookup(keys, hold)[2]))
     monkeypatch.setattr("kvarve.chain.time.monotonic", lambda: now[0])
     asked = []
     for _ in range(1000):  # a step each millisecond: few lookups
@@ -29,7 +29,7 @@ def test_a_device_that_takes_too_long_costs_what_it_has(half, monkeypatch):
     now = [100.0]
     [space] = half.spaces
     lookup = space.lookup
-    monkeypatch.setattr(space, "lookup", lambda keys, hold: (lookup(keys, hold)[0], 2, 0))
+    monkeypatch.setattr(space, "lookup", lambda keys, hold, cost: (lookup(keys, hold)[0], 2, 0))
     monkeypatch.setattr("kvarve.chain.time.monotonic", lambda: now[0])
     assert half.get_num_new_matched_tokens(request, 0) == (None, False)
     now[0] += 4.9
@@ -45,6 +45,6 @@ def test_what_the_engine_has_itself_is_not_waited_for(half, monkeypatch):
     store(half, request, 5)
     [space] = half.spaces
     lookup = space.lookup
-    monkeypatch.setattr(space, "lookup", lambda keys, hold: (lookup(keys, hold)[0], 2, 0))
+    monkeypatch.setattr(space, "lookup", lambda keys, hold, cost: (lookup(keys, hold)[0], 2, 0))
     assert half.get_num_new_matched_tokens(request, 5 * BLOCK) == (0, False)
     assert half.get_num_new_matched_tokens(request, 4 * BLOCK) == (None, False)
