@@ -63,6 +63,7 @@ Json StatsJson(const CacheStats& cache, const LocalStats& local) {
   }
   Json json = {{"lookups", cache.lookups},
                {"lookup_keys", cache.lookup_keys},
+               {"lookup_hit_keys", cache.lookup_hit_keys},
                {"acquires", cache.acquires},
                {"hit_blocks", cache.hit_blocks},
                {"miss_blocks", cache.miss_blocks},

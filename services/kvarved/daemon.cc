@@ -124,6 +124,7 @@ struct Daemon::Rep {
     sample.hit_blocks = stats.hit_blocks;
     sample.miss_blocks = stats.miss_blocks;
     sample.hit_bytes = stats.hit_bytes;
+    sample.saved_seconds = static_cast<double>(stats.saved_recompute_micros) / 1e6;
     sample.put_bytes = stats.put_bytes;
     sample.used_bytes = stats.arena.used_bytes;
     if (stats.devices.has_value()) sample.nvme_bytes = stats.devices->bytes;

@@ -26,6 +26,7 @@ struct StatusSample {
   uint64_t lookup_keys = 0, found_keys = 0;
   uint64_t hit_blocks = 0, miss_blocks = 0;
   uint64_t hit_bytes = 0, put_bytes = 0;
+  double saved_seconds = 0;                 // of prefill, where engines told what it costs
   uint64_t used_bytes = 0, nvme_bytes = 0;  // at that moment
 };
 

@@ -20,8 +20,8 @@ Json SampleJson(const StatusSample& of) {
   return {{"time", of.unix_seconds},       {"lookup_keys", of.lookup_keys},
           {"found_keys", of.found_keys},   {"hit_blocks", of.hit_blocks},
           {"miss_blocks", of.miss_blocks}, {"hit_bytes", of.hit_bytes},
-          {"put_bytes", of.put_bytes},     {"used_bytes", of.used_bytes},
-          {"nvme_bytes", of.nvme_bytes}};
+          {"put_bytes", of.put_bytes},     {"saved_seconds", of.saved_seconds},
+          {"used_bytes", of.used_bytes},   {"nvme_bytes", of.nvme_bytes}};
 }
 
 Json SlowJson(const SlowRequestSeen& of) {

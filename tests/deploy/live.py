@@ -14,6 +14,7 @@ BLOCK_TOKENS, LAYERS, HEADS, DIM = 16, 8, 8, 128
 BLOCK_BYTES = LAYERS * 2 * HEADS * BLOCK_TOKENS * DIM * 2  # 512 KiB
 CHAINS, CHAIN_BLOCKS = 24, 16  # 192 MiB
 PAUSE = 0.02
+RECOMPUTE_US = 5000  # what a block costs the client to compute
 SEED = 20
 TOKEN = "a-secret-token-of-the-test-0123456789"
 
@@ -84,7 +85,7 @@ class LoadedDaemon:
             found = space.get(keys)
             assert found == expected[:len(found)]
             if len(found) < CHAIN_BLOCKS:
-                space.put(keys, expected)
+                space.put(keys, expected, recompute_us=RECOMPUTE_US)
             self.stopping.wait(PAUSE)
 
     def stop(self):

@@ -6,7 +6,7 @@ import shutil
 import time
 
 import pytest
-from live import TOKEN, LoadedDaemon
+from live import RECOMPUTE_US, TOKEN, LoadedDaemon
 from playwright.sync_api import sync_playwright
 
 CHROMIUM = shutil.which("chromium")
@@ -30,7 +30,7 @@ def browser():
 
 def wait_until(page, expression):
     """Asks from here: the page's own policy forbids what playwright's wait_for_function does in it."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, expression
         page.wait_for_timeout(100)
@@ -56,6 +56,8 @@ class Seen:
                 .map(e => [e.dataset.name, Number(e.dataset.value)])),
             tables: Object.fromEntries([...document.querySelectorAll('table')].map(t => [t.id,
                 [...t.rows].slice(1).map(r => [...r.cells].map(c => c.dataset.value !== undefined ? Number(c.dataset.value) : c.textContent))])),
+            lines: Object.fromEntries(['ratio', 'reads', 'saved'].map(id => [id,
+                [...document.querySelectorAll(`#${id} polyline`)].map(p => p.getAttribute('points'))])),
             text: document.body.innerText, state: document.getElementById('state').textContent})""")
 
 
@@ -76,11 +78,12 @@ def test_figures_are_those_of_the_json(seen):
     expected = {
         "memory": status["used_bytes"], "NVMe": status["nvme"]["bytes"],
         "keys looked up": stats["lookup_keys"], "blocks read": stats["hit_blocks"], "bytes read": stats["hit_bytes"],
-        "bytes stored": stats["put_bytes"], "blocks evicted": stats["evicted_blocks"], "blocks with wrong bytes": stats["corrupt_blocks"],
+        "prefill saved": stats["saved_recompute_seconds"], "bytes stored": stats["put_bytes"], "blocks evicted": stats["evicted_blocks"], "blocks with wrong bytes": stats["corrupt_blocks"],
         "saved seconds": stats["saved_recompute_seconds"], "slow requests": stats["slow_requests"], "sessions": status["sessions"], "ended, process alive": status["ended_sessions"],
         "leases": status["leases"], "read in place": status["leased_bytes"], "quarantined": status["quarantined_bytes"],
         "staging": status["staging_bytes"], "blocks": status["blocks"], "namespaces": status["namespaces"], "index": status["index_bytes"]}
     assert figures == expected
+    assert stats["saved_recompute_seconds"] == pytest.approx(stats["hit_blocks"] * RECOMPUTE_US / 1e6)
     assert shown["state"] == "ready"
 
 
@@ -93,6 +96,43 @@ def test_tables_are_those_of_the_json(seen):
     assert len(tables["slow"]) == len(everything["slow_requests"]) > 0
     assert [row[2] for row in tables["slow"]] == [r["micros"] for r in everything["slow_requests"]]
     assert [row[0] for row in tables["settings"]] == [s["name"] for s in everything["settings"]]
+
+
+def in_words(count):
+    """Bytes as the page writes them."""
+    units, value = ["B", "KiB", "MiB", "GiB", "TiB"], count
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    if units[0] == "B":
+        return f"{value:.0f} B"
+    return f"{value:.{max(0, 2 - (len(str(int(value))) - 1))}f} {units[0]}"
+
+
+def test_words_are_those_figures(seen):
+    """What people read is not data-value, so it is computed here once more."""
+    shown = seen.snapshot()
+    stats, status, text = shown["all"]["stats"], shown["all"]["status"], shown["text"]
+    assert f"{in_words(stats['put_bytes'])}" in text
+    assert f"{in_words(status['used_bytes'])} of {in_words(status['capacity_bytes'])}" in text
+    assert f"{stats['lookup_keys']:,}" in text
+    assert f"{100 * stats['lookup_hit_keys'] / stats['lookup_keys']:.1f} % since the start" in text
+
+
+def test_lines_are_the_history(seen):
+    """Each point of the lines, from the JSON: y is 98 at nothing and 2 at the top of the scale."""
+    wait_until(seen.page, "window.shown.history.length >= 3")
+    shown = seen.snapshot()
+    history, drawn = shown["all"]["history"], shown["lines"]
+    figures = {"reads": [], "saved": [], "ratio": []}
+    for a, b in zip(history, history[1:]):
+        seconds = b["time"] - a["time"]
+        figures["reads"].append((b["hit_bytes"] - a["hit_bytes"]) / seconds)
+        figures["saved"].append((b["saved_seconds"] - a["saved_seconds"]) / seconds)
+        figures["ratio"].append((b["found_keys"] - a["found_keys"]) / (b["lookup_keys"] - a["lookup_keys"]))
+    for name, values in figures.items():
+        top = 1 if name == "ratio" else max(values)
+        points = [float(point.split(",")[1]) for point in " ".join(drawn[name]).split()]
+        assert points[1:] == pytest.approx([98 - 96 * value / top for value in values], abs=0.02), name
 
 
 def test_the_page_goes_on(seen):
