@@ -2,6 +2,9 @@
 {{- define "kvarve.ownSettings" -}}
 socket:
   path: {{ include "kvarve.socketPath" . }}
+  {{- if not (hasKey (default dict (default dict .Values.config).socket) "allow_gids") }}
+  allow_gids: [{{ .Values.user.gid }}]
+  {{- end }}
 arena:
   capacity_bytes: {{ .Values.capacity }}
   huge_pages: "{{ .Values.memory.hugePages }}"
