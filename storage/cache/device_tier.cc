@@ -362,9 +362,17 @@ void DeviceTier::DropStale(std::vector<AppendBlock>* blocks) {
   });
 }
 
-// Hot: read since it was written here. In a row of segments that end oldest first a chain's first
-// blocks would be the first to go, so what the host tier has of them, its eviction being leaf
-// first, is asked too: a parent that is worth memory is worth its place here.
+bool DeviceTier::IsInHost(const NamespaceId& id, const BlockKey& key) const {
+  const auto handle = cache_.handle_of.find(id);
+  if (handle == cache_.handle_of.end()) return false;
+  const NamespaceRecord* const record = cache_.FindRecord(handle->second);
+  return record != nullptr && cache_.index->Find(record->index, key) != kNoEntry;
+}
+
+// Hot: read since it was written here, or in the host tier still, after all that was written since.
+// What is read there is not read here, and a policy that keeps it for long would otherwise have the
+// only copy. In a row of segments that end oldest first a chain's first blocks would be the first
+// to go, too: a parent that is worth memory is worth its place here.
 void DeviceTier::ChooseSurvivors(uint32_t device, const SegmentTable& table, bool evacuate,
                                  uint8_t lives_max, std::vector<bool>* keep) {
   if (options_.bug == PlantedTierBug::kHotNotKept) return;
@@ -382,7 +390,10 @@ void DeviceTier::ChooseSurvivors(uint32_t device, const SegmentTable& table, boo
           place.at.off4k != record.off4k) {
         continue;
       }
-      (*keep)[i] = evacuate || (index_.HitsOf(id) > 0 && record.lives < lives_max);
+      const bool in_host = IsInHost(index_.at(*ns).id, record.key);
+      const bool is_hot = index_.HitsOf(id) > 0 || in_host;
+      (*keep)[i] = evacuate || (is_hot && record.lives < lives_max);
+      has_host_only_ |= in_host && !(*keep)[i];  // offered again when it is read
     }
   }
 }

@@ -137,6 +137,7 @@ class DeviceTier {
     PoolId pool = 0;
     bool is_forgotten = false;  // invalidated by its key meanwhile
   };
+  bool IsInHost(const NamespaceId& id, const BlockKey& key) const;
 
   std::shared_ptr<DeviceLog> DeviceOfRoot(const BlockKey& root) const;
   // Where the block before a run is, or will be. Null: nowhere.

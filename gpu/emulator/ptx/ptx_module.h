@@ -79,6 +79,8 @@ absl::StatusOr<Module> ParseModule(const std::string& text);
 // The handler of an opcode, split at its dots; fills what the opcode alone says (types, space,
 // variant, flow). False: there is none.
 bool FindHandler(const std::vector<std::string>& parts, Instruction* instruction);
+// "global", "v2", …: what an access says besides its type. False: a word that is not known.
+bool AccessWords(const std::vector<std::string>& parts, Instruction* instruction);
 
 }  // namespace kvarve::ptx
 

@@ -344,26 +344,6 @@ Handler FindCopy(const std::vector<std::string>& parts, Instruction* i) {
 
 bool Nothing(Runner&, Thread&, const Instruction&) { return true; }
 
-// "global", "v2", …: what an access says besides its type.
-bool AccessWords(const std::vector<std::string>& parts, Instruction* i) {
-  for (size_t k = 1; k < parts.size(); ++k) {
-    const std::string& word = parts[k];
-    if (word == "global") {
-      i->space = Space::kGlobal;
-    } else if (word == "shared") {
-      i->space = Space::kShared;
-    } else if (word == "param") {
-      i->space = Space::kParam;
-    } else if (word == "v2" || word == "v4") {
-      i->vector = static_cast<uint8_t>(word[1] - '0');
-    } else if (word != "release" && word != "relaxed" && word != "sys" && word != "gpu" &&
-               word != "add" && TypeOf(word).kind == 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace
 
 bool FindHandler(const std::vector<std::string>& parts, Instruction* i) {

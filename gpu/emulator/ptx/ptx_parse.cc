@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "gpu/emulator/ptx/ptx_module.h"
+#include "gpu/emulator/ptx/ptx_values.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve::ptx {
@@ -265,6 +266,25 @@ class Parser {
 };
 
 }  // namespace
+
+bool AccessWords(const std::vector<std::string>& parts, Instruction* i) {
+  for (size_t k = 1; k < parts.size(); ++k) {
+    const std::string& word = parts[k];
+    if (word == "global") {
+      i->space = Space::kGlobal;
+    } else if (word == "shared") {
+      i->space = Space::kShared;
+    } else if (word == "param") {
+      i->space = Space::kParam;
+    } else if (word == "v2" || word == "v4") {
+      i->vector = static_cast<uint8_t>(word[1] - '0');
+    } else if (word != "release" && word != "relaxed" && word != "sys" && word != "gpu" &&
+               word != "add" && TypeOf(word).kind == 0) {
+      return false;
+    }
+  }
+  return true;
+}
 
 absl::StatusOr<Module> ParseModule(const std::string& text) { return Parser(text).Parse(); }
 
