@@ -158,7 +158,7 @@ std::string TraceCsv(const Trace& trace) {
     absl::StrAppendFormat(&csv, "%.6f,%d,%d,", request.seconds, request.prompt_tokens,
                           request.response_tokens);
     for (size_t i = 0; i < request.blocks.size(); ++i)
-      absl::StrAppendFormat(&csv, i == 0 ? "%d" : " %d", trace.ids[request.blocks[i]]);
+      absl::StrAppendFormat(&csv, "%s%d", i == 0 ? "" : " ", trace.ids[request.blocks[i]]);
     csv += '\n';
   }
   return csv;

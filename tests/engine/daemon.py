@@ -120,7 +120,15 @@ class Daemon:
         self._process.wait()
 
     def pause(self) -> None:
+        """Stopped when it returns: until its main thread gets a processor, the others go on."""
         self._process.send_signal(signal.SIGSTOP)
+        while any(state != "T" for state in self._thread_states()):
+            time.sleep(0.001)
+
+    def _thread_states(self) -> list[str]:
+        folder = f"/proc/{self._process.pid}/task"
+        stats = [open(f"{folder}/{thread}/stat", encoding="ascii").read() for thread in os.listdir(folder)]
+        return [text[text.rindex(")") + 2] for text in stats]
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
