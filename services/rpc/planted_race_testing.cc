@@ -26,7 +26,7 @@ constexpr int kClients = 2;
 
 class PlantedStore final : public FakeStore {
  public:
-  size_t Lookup(NamespaceHandle, std::span<const BlockKey>, size_t*) override {
+  size_t Lookup(NamespaceHandle, std::span<const BlockKey>, size_t*, uint32_t) override {
     Meet();
     ++counted_;  // the race
     return 0;
