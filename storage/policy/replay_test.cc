@@ -111,7 +111,8 @@ TEST_P(PublishedTest, LeafFirstLru) {
 // By the mean of four seeds of its sample: below 2 % of capacity single runs differ by .004.
 TEST_P(PublishedTest, HazardIsAtNoPointWorse) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "84 replays are the release build's: sanitizers see the policy in the other tests";
+  GTEST_SKIP()
+      << "84 replays are the release build's: sanitizers see the policy in the other tests";
 #endif
   constexpr uint64_t kSeeds = 4;
   const Published& published = GetParam();

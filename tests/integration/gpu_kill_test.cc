@@ -214,10 +214,10 @@ INSTANTIATE_TEST_SUITE_P(HostPaths, GpuKillTest,
 
 int main(int argc, char** argv) {
   int status = 0;
-  if (kvarve::testing::RunRole(argc, argv,
-                               {{"gpu_engine", kvarve::testing::GpuEngineRole},
-                                {"daemon", kvarve::testing::DaemonRole}},
-                               &status)) {
+  if (kvarve::testing::RunRole(
+          argc, argv,
+          {{"gpu_engine", kvarve::testing::GpuEngineRole}, {"daemon", kvarve::testing::DaemonRole}},
+          &status)) {
     return status;
   }
   ::testing::InitGoogleTest(&argc, argv);
