@@ -26,6 +26,11 @@ using testing::SeededRandom;
 
 constexpr uint64_t kBlockBytes = 256 << 10;
 constexpr size_t kSlots = 128;  // of one extent
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kSeeds = 1;
+#else
+constexpr uint64_t kSeeds = 4;
+#endif
 
 class Node {
  public:
@@ -213,7 +218,7 @@ TEST_P(CachePolicyTest, WhateverLeavesTheseStay) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, CachePolicyTest,
                          ::testing::Combine(::testing::ValuesIn(kEvictionPolicies),
-                                            ::testing::Range<uint64_t>(1, 5)));
+                                            ::testing::Range<uint64_t>(1, 1 + kSeeds)));
 
 class EachPolicyTest : public ::testing::TestWithParam<std::string_view> {};
 
