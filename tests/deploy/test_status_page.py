@@ -46,6 +46,7 @@ class Seen:
         self.page.on("requestfailed", lambda request: self.messages.append("failed: " + request.url))
         self.page.goto(f"http://127.0.0.1:{daemon.metrics_port}/")
         wait_until(self.page, "window.shown !== undefined && window.shown.history.length > 0 && "
+                              "window.shown.stats.hit_blocks > 0 && window.shown.status.nvme.blocks > 0 && "
                               "document.getElementById('state').textContent !== '…'")
 
     def snapshot(self):
