@@ -87,6 +87,9 @@ struct AccessDescription {
   MemoryLocation location;
   int flags;  // 3: read and write
 };
+struct IpcMemoryHandle {
+  char reserved[64];
+};
 
 // name, symbol, the version whose ABI is asked for, parameters
 #define KV_DRIVER_ENTRIES(X)                                                                       \
@@ -143,7 +146,12 @@ struct AccessDescription {
   X(MemAddressFree, "cuMemAddressFree", 10020, (Address, size_t))                                  \
   X(MemMap, "cuMemMap", 10020, (Address, size_t, size_t, AllocationHandle, unsigned long long))    \
   X(MemUnmap, "cuMemUnmap", 10020, (Address, size_t))                                              \
-  X(MemSetAccess, "cuMemSetAccess", 10020, (Address, size_t, const AccessDescription*, size_t))
+  X(MemSetAccess, "cuMemSetAccess", 10020, (Address, size_t, const AccessDescription*, size_t))    \
+  X(MemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000, (AllocationHandle*, void*))   \
+  X(MemGetAddressRange, "cuMemGetAddressRange", 3020, (Address*, size_t*, Address))                \
+  X(IpcGetMemHandle, "cuIpcGetMemHandle", 4010, (IpcMemoryHandle*, Address))                       \
+  X(IpcOpenMemHandle, "cuIpcOpenMemHandle", 11000, (Address*, IpcMemoryHandle, unsigned))          \
+  X(IpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, (Address))
 
 struct Driver {
 #define KV_DRIVER_FIELD(name, symbol, version, parameters) Result(*name) parameters = nullptr;

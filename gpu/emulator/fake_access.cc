@@ -91,13 +91,19 @@ bool FakeDriver::MayTouch(const Access& access) {
   auto after = ranges_.upper_bound(access.begin);
   if (after != ranges_.begin()) {
     const auto& [begin, range] = *std::prev(after);
-    const bool inside = access.end <= begin + range.bytes;
+    uint64_t end = begin + range.bytes;
+    // Chunks that are mapped side by side are one memory to a kernel.
+    for (;
+         range.is_chunk && after != ranges_.end() && after->first == end && after->second.is_chunk;
+         ++after)
+      end += after->second.bytes;
+    const bool inside = access.end <= end;
     if (inside && !(access.write && range.read_only)) return true;
     if (inside) {
       Report(access.what + " writes memory that is registered read-only");
       return false;
     }
-    if (access.begin < begin + range.bytes) {
+    if (access.begin < end) {
       Report(access.what + " spans the end of an allocation or a registration");
       return false;
     }

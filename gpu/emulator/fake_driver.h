@@ -66,6 +66,7 @@ class FakeDriver {
     cuda::Result load_result = cuda::kSuccess;  // of any module
     uint64_t memory_bytes = 1ull << 30;
     uint64_t max_registration = ~0ull;  // larger ones fail
+    bool shares_allocations = false;    // legacy IPC: cuMemAlloc's memory is a memfd's
     int devices = 1;                    // the last byte of a device's UUID is its number
     uint64_t seed = 1;
   };
@@ -98,10 +99,12 @@ class FakeDriver {
 
  private:
   friend struct Entries;
+  friend struct IpcEntries;
   struct Range {
     uint64_t bytes = 0;
     bool device = false, read_only = false;
-    int fd = -1;  // of shareable memory
+    int fd = -1;            // of shareable memory
+    bool is_chunk = false;  // of cuMemMap; else that of cuMemAlloc
   };
   static FakeDriver* current;
 
@@ -110,6 +113,8 @@ class FakeDriver {
   void Finish(FakeStream* stream, Operation* operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enqueue(cuda::Stream stream, Operation operation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Report(const std::string& text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The device's memory that an address lies in; end() where it is none's.
+  std::map<uint64_t, Range>::iterator RangeOf(uint64_t at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False, with a report: the access lies outside of what is the device's to touch.
   bool MayTouch(const Access& access) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Reports what is not ordered before `access`; keeps it.

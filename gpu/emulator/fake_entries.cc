@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "gpu/emulator/fake_driver.h"
+#include "gpu/emulator/fake_ipc.h"
 #include "gpu/emulator/shim.h"
 #include "gpu/kernels/kernel_table.h"
 #include "storage/base/status_macros.h"
@@ -51,7 +52,7 @@ bool FakeDriver::OffCapture(const char* call, cuda::Stream stream) {
   FakeDriver& d = *FakeDriver::current; \
   const MutexLock lock(&d.mutex_)
 
-struct Entries {
+struct Entries : IpcEntries {
   static FakeDriver& D() { return *FakeDriver::current; }
 
   static Result Init(unsigned) { return kSuccess; }
@@ -146,11 +147,14 @@ struct Entries {
     if (t_contexts == 0) return kInvalidContext;
     if (!d.Safe("cuMemAlloc", false)) return kStreamCaptureUnsupported;
     if (d.device_bytes_ + bytes > d.options_.memory_bytes) return kOutOfMemory;
-    void* const memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+    int fd = -1;
+    void* const memory = d.options_.shares_allocations
+                             ? IpcEntries::Allocate(bytes, &fd)
+                             : std::aligned_alloc(512, (bytes + 511) / 512 * 512);
     std::memset(memory, kPoison, bytes);
     *at = reinterpret_cast<Address>(memory);
     d.device_bytes_ += bytes;
-    d.ranges_[*at] = {bytes, true};
+    d.ranges_[*at] = {bytes, true, false, fd};
     return kSuccess;
   }
   static Result MemFree(Address at) {
@@ -160,8 +164,14 @@ struct Entries {
     if (found == d.ranges_.end()) return kInvalidValue;
     d.HostTouches(at, found->second.bytes, true, "early release: cuMemFree");
     d.device_bytes_ -= found->second.bytes;
+    const FakeDriver::Range range = found->second;
     d.ranges_.erase(found);
-    std::free(Host(at));
+    if (range.fd < 0) {
+      std::free(Host(at));
+    } else {
+      ::munmap(Host(at), range.bytes);
+      ::close(range.fd);
+    }
     return kSuccess;
   }
 
@@ -377,12 +387,14 @@ struct Entries {
     if (::mmap(Host(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, d.handles_[handle],
                static_cast<off_t>(offset)) == MAP_FAILED)
       return kInvalidValue;
-    d.ranges_[at] = {bytes, true};
+    // The mapping keeps the memory when its handle is released.
+    d.ranges_[at] = {bytes, true, false, ::fcntl(d.handles_[handle], F_DUPFD_CLOEXEC, 0), true};
     return kSuccess;
   }
   static Result MemUnmap(Address at, size_t bytes) {
     KV_ENTER(d);
     d.HostTouches(at, bytes, true, "early release: cuMemUnmap");
+    ::close(d.ranges_[at].fd);
     d.ranges_.erase(at);
     return kSuccess;
   }

@@ -24,6 +24,7 @@ MAY_INCLUDE = {
     "storage/cache": ("storage/arena", "storage/index", "storage/policy", "storage/segment", "storage/catalogue", "storage/io", BLOCK, BASE),
     "storage/testing": ("storage", ),
     "gpu": (BLOCK, BASE),
+    "gpu/agent": ("gpu", "client/local", BLOCK, BASE),
     "client/identity": (BASE,),
     "client/local": (BLOCK, BASE),
     "client/frames": (BASE,),
@@ -33,6 +34,7 @@ MAY_INCLUDE = {
     "client/python": ("client/cpp", "client/rpc", "client/local", "gpu", BLOCK, BASE),
     "client/cli": ("storage/segment", "storage/catalogue", "storage/io", "client/cpp", "client/rpc", "client/identity", "client/local", "gpu", "storage/policy", BLOCK, BASE),
     "services": ("services", "client/identity", "client/local", "client/frames", "client/rpc", "proto", "storage"),
+    "services/agent": ("gpu", BASE),
     "tests": ("",),
 }
 
@@ -45,7 +47,7 @@ DOORS = {
     "pybind11/": ("client/python",),
     "httplib.h": ("services/metrics",),
     "yaml-cpp/": ("services/config",),
-    "CLI/": ("gpu/bench", "services/config", "services/kvarved", "client/cli", "tests"),
+    "CLI/": ("gpu/bench", "services/config", "services/agent", "services/kvarved", "client/cli", "tests"),
     "hiredis/": ("tests/perf",),
     "isa-l": (BLOCK,),
     "crc64.h": (BLOCK,),
