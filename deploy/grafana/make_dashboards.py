@@ -104,7 +104,8 @@ DASHBOARDS = {
          ("Refused by quota", "ops", TIME, {"{{tenant}} {{resource}}": by("tenant, resource", rate("kvarve_tenant_quota_refused_blocks_total", TENANT))})],
         [("Blocks", "none", TIME, {"{{tenant}}": f"sum by (tenant) (kvarve_tenant_entries{{{TENANT}}})"}),
          ("Read in place now", "bytes", TIME, {"{{tenant}}": f"sum by (tenant) (kvarve_tenant_leased_bytes{{{TENANT}}})"}),
-         ("Clients", "none", TIME, {"{{tenant}}": f"sum by (tenant) (kvarve_tenant_sessions{{{TENANT}}})"})],
+         ("Clients", "none", TIME, {"{{tenant}}": f"sum by (tenant) (kvarve_tenant_sessions{{{TENANT}}})",
+                                    "{{tenant}} over gRPC": f"sum by (tenant) (kvarve_tenant_rpc_connections{{{TENANT}}})"})],
     ]),
     "kvarve-engines": ("kvarve: engines", ("job", "instance", "model"), [
         [("Prefill saved", "s", STAT, {"seconds a second": SAVED}),

@@ -139,7 +139,7 @@ std::string_view AuthFaultName(AuthFault fault) {
   constexpr std::string_view kNames[kAuthFaults] = {
       "no_token",  "wrong_token", "malformed", "algorithm",     "unknown_key",
       "signature", "claims",      "expired",   "not_yet_valid", "audience",
-      "revoked",   "certificate", "tenant",    "throttled"};
+      "revoked",   "certificate", "tenant",    "role",          "throttled"};
   return kNames[static_cast<size_t>(fault)];
 }
 
@@ -147,6 +147,12 @@ absl::Status Caller::May(Verb verb) const {
   if (role == Role::kClient && verbs.Has(verb)) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrFormat("this %s may not %s here", RoleName(role), VerbName(verb)));
+}
+
+absl::Status Caller::MayGreet() const {
+  if (role == Role::kClient && !verbs.empty()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrFormat("this %s sees no blocks here", RoleName(role)));
 }
 
 absl::Status Caller::MayAdminister() const {
@@ -299,7 +305,8 @@ absl::Status Authenticator::Rep::Count(const Presented& presented, Refusal refus
   failures[static_cast<size_t>(refusal.fault)].fetch_add(1, std::memory_order_relaxed);
   const bool guesses = refusal.fault != AuthFault::kThrottled &&
                        refusal.fault != AuthFault::kExpired &&
-                       refusal.fault != AuthFault::kRevoked && refusal.fault != AuthFault::kTenant;
+                       refusal.fault != AuthFault::kRevoked &&
+                       refusal.fault != AuthFault::kTenant && refusal.fault != AuthFault::kRole;
   if (guesses) limiter.Failed(AddressOfPeer(presented.peer));
   const int64_t now = clock->NowNanos();
   int64_t last = last_log_nanos.load(std::memory_order_relaxed);
@@ -366,6 +373,14 @@ absl::StatusOr<Caller> Authenticator::Authenticate(const Presented& presented) {
   if (!answer.value.has_value()) return rep_->Count(presented, std::move(answer.refusal));
   rep_->accepted.fetch_add(1, std::memory_order_relaxed);
   return *std::move(answer.value);
+}
+
+absl::Status Authenticator::MayAdminister(const Caller& caller, std::string_view peer) {
+  absl::Status refused = caller.MayAdminister();
+  if (refused.ok()) return refused;
+  Presented presented;
+  presented.peer = peer;
+  return rep_->Count(presented, {AuthFault::kRole, std::move(refused)});
 }
 
 void Authenticator::Reload() { rep_->Reload(); }

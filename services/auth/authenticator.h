@@ -61,6 +61,7 @@ struct Caller {
 
   // PermissionDenied, with what would be needed. Of blocks only clients see any.
   absl::Status May(Verb verb) const;
+  absl::Status MayGreet() const;  // Hello: whoever may do anything at all with blocks
   absl::Status MayAdminister() const;
 };
 
@@ -79,9 +80,10 @@ enum class AuthFault : uint8_t {
   kRevoked,      // token or certificate
   kCertificate,  // none, none of ours, or expired while connected
   kTenant,       // token and certificate differ, or the tenant is not configured
+  kRole,         // wanted to administer, and may not
   kThrottled,    // too many failures of its address
 };
-inline constexpr size_t kAuthFaults = 14;
+inline constexpr size_t kAuthFaults = 15;
 std::string_view AuthFaultName(AuthFault fault);
 
 struct AuthStats {
@@ -101,6 +103,9 @@ class Authenticator {
   // Unauthenticated: with what to do; ResourceExhausted: too many failures of this address, which
   // shuts out nobody whose token or certificate was good lately.
   absl::StatusOr<Caller> Authenticate(const Presented& presented);
+
+  // Caller::MayAdminister of who was let in; a refusal is counted and logged.
+  absl::Status MayAdminister(const Caller& caller, std::string_view peer);
 
   AuthStats Stats() const;
   // Looks at the files now; the thread does so by itself. A file that is bad leaves what was read

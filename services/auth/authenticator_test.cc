@@ -278,6 +278,18 @@ TEST_F(AuthenticatorTest, CertificatesSayTheRole) {
   EXPECT_FALSE(peer.MayAdminister().ok());
   EXPECT_FALSE(client->MayAdminister().ok());
   EXPECT_FALSE(peer.May(Verb::kRead).ok());
+  EXPECT_FALSE(peer.MayGreet().ok());
+  EXPECT_FALSE(admin.MayGreet().ok());
+  EXPECT_TRUE(client->MayGreet().ok());
+  const auto counted = [&] {
+    return auth_->Stats().failures[static_cast<size_t>(AuthFault::kRole)];
+  };
+  EXPECT_TRUE(auth_->MayAdminister(admin, kPeer).ok());
+  EXPECT_EQ(counted(), 0u);
+  for (const Caller& other : {peer, *client}) {
+    EXPECT_EQ(auth_->MayAdminister(other, kPeer).code(), absl::StatusCode::kPermissionDenied);
+  }
+  EXPECT_EQ(counted(), 2u);
   for (size_t verb = 0; verb < kVerbs; ++verb) {
     EXPECT_FALSE(admin.May(static_cast<Verb>(verb)).ok());
   }

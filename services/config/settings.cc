@@ -126,7 +126,7 @@ constexpr Setting kSettings[] = {
      "is theirs whenever they want it, a ceiling is never passed, and between them they share what "
      "is idle; either may be left out. Resources: host_bytes (floors are kept in multiples of "
      "arena.chunk_bytes), entries (blocks), lease_bytes (read in place at once), "
-     "ingest_bytes_per_second, connections."},
+     "ingest_bytes_per_second, connections (to the socket, and as many to the gRPC server)."},
     {"tenant.default_quota", SettingType::kString, "", "host_bytes:..8GiB",
      "The same for each tenant that tenant.quotas does not name; ceilings only."},
     {"tenant.state_dir", SettingType::kString, "", "/var/lib/kvarve",
@@ -216,7 +216,9 @@ constexpr Setting kSettings[] = {
      "closed.",
      kGreetingMin, kHour},
     {"rpc.max_streams", SettingType::kInt, "1024", "256",
-     "Most reads, writes and watches of remote clients at once.", 1, 65536},
+     "Most reads, writes and watches of remote clients at once. One tenant has at most eight times "
+     "what is left, of this and of rpc.write_bytes.",
+     1, 65536},
     {"rpc.read_bytes", SettingType::kBytes, "256MiB", "1GiB",
      "Most bytes of blocks that remote reads keep in place at once; beyond it they are told to ask "
      "again.",

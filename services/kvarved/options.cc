@@ -301,6 +301,8 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
   options.metrics = config.Address("metrics.listen");
   KV_ASSIGN_OR_RETURN(options.rpc, RpcOptionsOf(config));
   if (options.rpc.has_value()) {
+    options.rpc->connections.quotas = options.local.quotas;
+    options.rpc->connections.default_quota = options.local.default_quota;
     for (const TenantRule& rule : options.local.tenants) {
       options.rpc->auth.tenants.insert(rule.tenant);
     }

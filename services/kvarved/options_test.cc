@@ -157,6 +157,8 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_EQ(options->rpc->transport.reload_seconds, 7u);
   EXPECT_EQ(options->rpc->connections.connections, 77u);
   EXPECT_EQ(options->rpc->connections.greeting_nanos, 30'000'000'000);
+  EXPECT_EQ(options->rpc->connections.quotas, options->cache.quotas);
+  EXPECT_EQ(options->rpc->connections.default_quota, options->cache.default_quota);
   EXPECT_EQ(options->admin_listen.ToString(), "127.0.0.1:7411");
   EXPECT_EQ(options->rpc->auth.trust_domain, "corp");
   EXPECT_EQ(options->rpc->auth.keys_file, "/tmp/keys");

@@ -272,6 +272,14 @@ const Metric kMetrics[] = {
      "Bytes that a tenant's clients have under lease.", CollectOfTenants<&PoolStats::leased_bytes>},
     {"kvarve_tenant_sessions", kGauge, "tenant", "A tenant's same-host clients connected.",
      CollectTenantSessions},
+    {"kvarve_tenant_rpc_connections", kGauge, "tenant",
+     "A tenant's TCP connections to the gRPC server.",
+     [](Snapshot s, Out out) {
+       if (!s.rpc.has_value()) return;
+       for (const auto& [tenant, count] : s.rpc->connections.of_tenants) {
+         out.Add(count, {{"tenant", tenant}});
+       }
+     }},
     {"kvarve_tenant_quota", kGauge, "tenant, resource, limit",
      "What a tenant may have: floor and ceiling where they are set, and its share of the host tier "
      "that others cannot take.",
@@ -342,6 +350,11 @@ const Metric kMetrics[] = {
        out.Add(s.rpc->connections.silent, {{"reason", "silent"}});
        out.Add(s.rpc->connections.pushed_out, {{"reason", "pushed_out"}});
        out.Add(s.rpc->connections.refused, {{"reason", "refused"}});
+     }},
+    {"kvarve_rpc_calls_over_quota_total", kCounter, "",
+     "gRPC calls on connections that their tenant may not have (connections in tenant.quotas).",
+     [](Snapshot s, Out out) {
+       if (s.rpc.has_value()) out.Add(s.rpc->connections.over_quota);
      }},
     {"kvarve_rpc_streams_ended_total", kCounter, "reason",
      "Streams of remote clients that the daemon did not serve: stalled ones (rpc.stall), unwelcome "

@@ -102,6 +102,8 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
   s.rpc->auth.tokens_verified = 175;
   s.rpc->auth.reload_failures = 176;
   s.rpc->slow_calls = 177;
+  s.rpc->connections.over_quota = 178;
+  s.rpc->connections.of_tenants = {{"team-a", 179}};
   const std::map<std::string, double> samples = Parse(ExposeMetrics(s));
 
   const std::map<std::string, double> expected = {
@@ -182,6 +184,8 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
       {"kvarve_auth_failures_total{reason=\"no_token\"}", 173},
       {"kvarve_auth_failures_total{reason=\"wrong_token\"}", 174},
       {"kvarve_auth_tokens_verified_total", 175},
+      {"kvarve_rpc_calls_over_quota_total", 178},
+      {"kvarve_tenant_rpc_connections{tenant=\"team-a\"}", 179},
       {"kvarve_auth_reloads_total{result=\"failed\"}", 176},
   };
   for (const auto& [name, value] : expected) {
@@ -240,7 +244,7 @@ TEST(MetricsMarkdownTest, TheCommittedPageIsWhatTheTableSays) {
 
 TEST(MetricsMarkdownTest, NamesEveryFamilyThatIsServed) {
   MetricsSnapshot s = Snapshot();
-  s.rpc.emplace();
+  s.rpc.emplace().connections.of_tenants = {{"team-a", 1}};
   s.cache.devices.emplace();
   DeviceStats& device = s.cache.devices->devices.emplace_back();
   device.path = "/dev/nvme0n1";

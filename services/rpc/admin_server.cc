@@ -19,7 +19,6 @@ namespace {
 
 constexpr size_t kMaxPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 constexpr int kMaxMessageBytes = 1 << 20;
-constexpr int kMaxMetadataBytes = 8 << 10;
 constexpr int kMaxConcurrentCalls = 16;
 constexpr uint32_t kMaxConnections = 64;
 constexpr mode_t kOwnerOnly = 0177;  // what a new socket's mode is without
@@ -90,10 +89,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const ListenAddr
       std::make_unique<KvAdminService>(std::move(actions), Callers(auth, rep->connections.get()));
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentCalls);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                             static_cast<int>(limits.greeting_nanos / 1'000'000));
+  LimitEach(limits, kMaxConcurrentCalls, &builder);
   std::unique_ptr<Connections::Acceptor> acceptor =
       builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);

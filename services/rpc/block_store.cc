@@ -19,6 +19,7 @@ class CacheBlockStore final : public BlockStore {
       : cache_(cache), options_(std::move(options)), reading_(std::make_shared<Reading>(cache)) {
     reading_->account.name = "gRPC reads";
     reading_->account.bytes_max = options_.read_bytes_max;
+    reading_->tenant_bytes_max = options_.read_bytes_max / 9 * 8;
   }
   ~CacheBlockStore() override {
     reading_->Close();
@@ -58,13 +59,14 @@ class CacheBlockStore final : public BlockStore {
     });
   }
 
-  BlockLease Acquire(NamespaceHandle ns, std::span<const BlockKey> keys,
+  BlockLease Acquire(const NamespaceInfo& ns, std::span<const BlockKey> keys,
                      uint64_t request_id) override {
     BlockLease lease;
-    const AcquireResult result = cache_->Acquire(ns, keys, &reading_->account, request_id);
+    LeaseAccount* const account = reading_->AccountOf(ns.tenant);
+    const AcquireResult result = cache_->Acquire(ns.handle, keys, account, request_id);
     lease.over_cap = result.over_lease_cap;
     if (result.lease == 0) return lease;
-    lease.hold = std::make_shared<ReadHold>(reading_, result.lease);
+    lease.hold = std::make_shared<ReadHold>(reading_, account, result.lease);
     lease.blocks.reserve(result.grants.size());
     for (const Grant& grant : result.grants) {
       lease.blocks.push_back({cache_->Data(grant.slot), grant.checksum});
@@ -135,17 +137,32 @@ class CacheBlockStore final : public BlockStore {
         }
         closed = true;
       }
-      cache->ReleaseAll(&account);
+      MutexLock lock(&mutex);
+      for (auto& [tenant, of] : of_tenant) cache->ReleaseAll(&of);
+    }
+    // Tenants are few and never forgotten.
+    LeaseAccount* AccountOf(const std::string& tenant) {
+      MutexLock lock(&mutex);
+      const auto [found, is_new] = of_tenant.try_emplace(tenant);
+      if (is_new) {
+        found->second.name = account.name;
+        found->second.bytes_max = tenant_bytes_max;
+        found->second.parent = &account;
+      }
+      return &found->second;
     }
     Cache* const cache;
-    LeaseAccount account;
+    LeaseAccount account;  // of all tenants
+    uint64_t tenant_bytes_max = 0;
     Mutex mutex;
+    std::map<std::string, LeaseAccount> of_tenant ABSL_GUARDED_BY(mutex);
     CondVar changed;
     size_t holds ABSL_GUARDED_BY(mutex) = 0;
     bool closed ABSL_GUARDED_BY(mutex) = false;
   };
   struct ReadHold {
-    ReadHold(std::shared_ptr<Reading> of, LeaseId id) : reading(std::move(of)), lease(id) {
+    ReadHold(std::shared_ptr<Reading> of, LeaseAccount* by, LeaseId id)
+        : reading(std::move(of)), account(by), lease(id) {
       MutexLock lock(&reading->mutex);
       ++reading->holds;
     }
@@ -154,7 +171,7 @@ class CacheBlockStore final : public BlockStore {
         MutexLock lock(&reading->mutex);
         if (reading->closed) return;
       }
-      reading->cache->Release(lease, &reading->account);
+      reading->cache->Release(lease, account);
       MutexLock lock(&reading->mutex);
       --reading->holds;
       reading->changed.notify_all();
@@ -162,6 +179,7 @@ class CacheBlockStore final : public BlockStore {
     ReadHold(const ReadHold&) = delete;
     ReadHold& operator=(const ReadHold&) = delete;
     const std::shared_ptr<Reading> reading;
+    LeaseAccount* const account;
     const LeaseId lease;
   };
   struct TenantPins {

@@ -61,7 +61,7 @@ class BlockStore {
   virtual void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class,
                     std::function<void()> done) = 0;
   // A lease on the leading blocks found in memory; its end may come on any thread.
-  virtual BlockLease Acquire(NamespaceHandle ns, std::span<const BlockKey> keys,
+  virtual BlockLease Acquire(const NamespaceInfo& ns, std::span<const BlockKey> keys,
                              uint64_t request_id) = 0;
   virtual absl::Status Put(const PutRequest& request, std::span<PutResult> results) = 0;
   virtual PinAnswer Pin(const NamespaceInfo& ns, std::span<const BlockKey> keys, int64_t ttl_nanos,
@@ -80,8 +80,10 @@ class BlockStore {
 };
 
 struct BlockStoreOptions {
-  uint64_t read_bytes_max = 0;  // leased for reads under way, all together; 0: the cache's cap only
-  uint64_t pin_bytes_max = 0;   // pinned by one tenant; 0: likewise
+  // Leased for reads under way, all together, by one tenant eight ninths of it; 0: the cache's cap
+  // only.
+  uint64_t read_bytes_max = 0;
+  uint64_t pin_bytes_max = 0;  // pinned by one tenant; 0: likewise
   // Writes tenant and salt into a client's part of a descriptor.
   std::function<absl::StatusOr<NamespaceDescriptor>(
       const std::string& tenant, const NamespaceDescriptor&, const NamespaceDigest&)>

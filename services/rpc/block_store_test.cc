@@ -20,7 +20,8 @@ class BlockStoreTest : public ::testing::Test {
  protected:
   BlockStoreTest() {
     CacheOptions options;
-    options.arena.capacity_bytes = kExtentBytes;
+    options.arena.capacity_bytes = 2 * kExtentBytes;
+    options.arena.chunk_bytes = kExtentBytes;
     options.arena.hugetlb = false;
     options.arena.prefault = false;
     cache_ = *Cache::Create(options);
@@ -70,6 +71,27 @@ TEST_F(BlockStoreTest, LookupAndInvalidateEqualTheCaches) {
   EXPECT_EQ(store_->Stats().index.entries, entries);
   EXPECT_EQ(store_->Invalidate(ns.handle), entries);
   EXPECT_EQ(cache_->Stats().index.entries, 0u);
+}
+
+// Of eight blocks' bytes for reads (4 KiB each) seven at most are one tenant's.
+TEST_F(BlockStoreTest, ReadsOfOneTenantLeaveRoomForOthers) {
+  NamespaceDescriptor other = Descriptor("a");
+  other.tenant = "others";
+  const NamespaceInfo ours = *cache_->OpenNamespace(Descriptor("a")),
+                      theirs = *cache_->OpenNamespace(other);
+  const std::vector<BlockKey> keys = testing::KeyChain(1, 8);
+  Put(ours, keys);
+  Put(theirs, keys);
+  BlockLease greedy = store_->Acquire(ours, keys, 0);
+  EXPECT_EQ(greedy.blocks.size(), 7u);
+  EXPECT_TRUE(greedy.over_cap);
+  BlockLease modest = store_->Acquire(theirs, keys, 0);
+  EXPECT_EQ(modest.blocks.size(), 1u);
+  EXPECT_TRUE(modest.over_cap);
+  greedy.hold.reset();
+  EXPECT_EQ(store_->Acquire(theirs, keys, 0).blocks.size(), 6u);  // seven, with the one it has
+  modest.hold.reset();
+  EXPECT_EQ(cache_->Stats().leased_bytes, 0u);
 }
 
 TEST_F(BlockStoreTest, FindsNamespacesOpenedLater) {

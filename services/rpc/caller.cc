@@ -7,6 +7,7 @@
 #include <string>
 
 #include "services/auth/grpc_credentials.h"
+#include "storage/base/status_macros.h"
 
 namespace kvarve {
 
@@ -14,7 +15,15 @@ absl::StatusOr<Caller> Callers::Of(const grpc::CallbackServerContext& context) c
   const std::string peer = context.peer();
   std::string pem;
   absl::StatusOr<Caller> caller = auth_->Authenticate(PresentedBy(context, peer, &pem));
-  if (caller.ok() && connections_ != nullptr) connections_->Proven(peer);
+  if (caller.ok() && connections_ != nullptr) {
+    KV_RETURN_IF_ERROR(connections_->Proven(peer, caller->tenant));
+  }
+  return caller;
+}
+
+absl::StatusOr<Caller> Callers::AdminOf(const grpc::CallbackServerContext& context) const {
+  KV_ASSIGN_OR_RETURN(Caller caller, Of(context));
+  KV_RETURN_IF_ERROR(auth_->MayAdminister(caller, context.peer()));
   return caller;
 }
 

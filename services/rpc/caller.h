@@ -19,8 +19,11 @@ class Callers {
   // Both outlive it; `connections` may be null.
   Callers(Authenticator* auth, Connections* connections) : auth_(auth), connections_(connections) {}
 
-  // Authenticator::Authenticate of what the call shows; whoever passes has proven its connection.
+  // Authenticator::Authenticate of what the call shows; whoever passes has proven its connection,
+  // or is refused by Connections::Proven.
   absl::StatusOr<Caller> Of(const grpc::CallbackServerContext& context) const;
+  // The same, of who wants to administer. PermissionDenied: it is no admin.
+  absl::StatusOr<Caller> AdminOf(const grpc::CallbackServerContext& context) const;
   // Asks the same again, later and as often as wanted: false once what the call showed has expired
   // or is revoked.
   std::function<bool()> Again(const grpc::CallbackServerContext& context) const;

@@ -30,6 +30,14 @@ constexpr int kTurnMillis = 100;
 constexpr int kNoFilesMillis = 20;  // until accept is tried again when no descriptor is left
 // What was sent and is not taken so long ends the connection.
 constexpr unsigned kUserTimeoutMillis = 15'000;
+constexpr int kMaxMetadataBytes = 8 << 10;
+constexpr size_t kMemoryQuotaBytes = 256 << 20;
+constexpr int kMaxAgeMillis = 3'600'000;
+constexpr int kAgeGraceMillis = 30'000;
+// A peer that is gone, or reads nothing at all, holds its connection's memory so long at most.
+constexpr int kKeepaliveMillis = 20'000;
+constexpr int kKeepaliveTimeoutMillis = 5'000;
+constexpr int64_t kNanosPerMilli = 1'000'000;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
@@ -99,8 +107,30 @@ bool Watch(int epoll, int fd, uint32_t events, uint64_t number) {
 
 }  // namespace
 
+void LimitEach(const ConnectionLimits& limits, int streams, grpc::ServerBuilder* builder) {
+  grpc::ResourceQuota quota("kvarve");
+  quota.Resize(kMemoryQuotaBytes);
+  builder->SetResourceQuota(quota);
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, streams);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxAgeMillis);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kAgeGraceMillis);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMillis);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMillis);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // Clients look after their connections likewise; without this gRPC takes that for an attack.
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kKeepaliveMillis / 2);
+  // TLS's hello and HTTP/2's preface; Connections sees to all that may be slow after them.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                              static_cast<int>(limits.greeting_nanos / kNanosPerMilli));
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+}
+
 absl::StatusOr<std::unique_ptr<Connections>> Connections::Listen(const ListenAddress& address,
                                                                  const ConnectionLimits& limits) {
+  KV_RETURN_IF_ERROR(CheckQuotas(limits.quotas, Resource::kConnections, limits.connections, 1));
   SocketAddress at = SocketAddressOf(address);
   UniqueFd listener(::socket(at.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener.valid()) return Failed(address);
@@ -128,6 +158,7 @@ Connections::Connections(UniqueFd listener, uint16_t port, const ConnectionLimit
       listener_(std::move(listener)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      use_(limits.quotas, limits.default_quota, limits.connections),
       next_(kFirst) {}
 
 void Connections::Start(std::unique_ptr<Acceptor> acceptor) {
@@ -242,24 +273,36 @@ void Connections::End(uint64_t number) {
 void Connections::Forget(uint64_t number) {
   const auto found = connections_.find(number);
   if (found == connections_.end()) return;
-  Prove(&found->second);
+  Unlist(&found->second);
+  if (!found->second.tenant.empty()) use_.Leave(found->second.tenant);
   const auto named = of_peer_.find(found->second.peer);
   if (named != of_peer_.end() && named->second == number) of_peer_.erase(named);
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.watch.get(), nullptr);
   connections_.erase(found);
 }
 
-void Connections::Prove(Connection* connection) {
+void Connections::Unlist(Connection* connection) {
   if (std::exchange(connection->proven, true)) return;
   unproven_.erase(connection->place);
   const auto of = unproven_of_.find(connection->address);
   if (--of->second == 0) unproven_of_.erase(of);
 }
 
-void Connections::Proven(std::string_view peer) {
+absl::Status Connections::Proven(std::string_view peer, const std::string& tenant) {
   MutexLock lock(&mutex_);
   const auto found = of_peer_.find(std::string(peer));
-  if (found != of_peer_.end()) Prove(&connections_.at(found->second));
+  if (found == of_peer_.end()) return absl::OkStatus();  // it has just ended
+  Connection& connection = connections_.at(found->second);
+  if (connection.proven) return absl::OkStatus();
+  if (!tenant.empty()) {
+    if (absl::Status refused = use_.Enter(tenant); !refused.ok()) {
+      ++stats_.over_quota;
+      return refused;
+    }
+    connection.tenant = tenant;
+  }
+  Unlist(&connection);
+  return absl::OkStatus();
 }
 
 void Connections::EndSilent() {
@@ -275,6 +318,7 @@ ConnectionStats Connections::Stats() const {
   MutexLock lock(&mutex_);
   ConnectionStats stats = stats_;
   stats.open = connections_.size();
+  stats.of_tenants = use_.Used();
   return stats;
 }
 

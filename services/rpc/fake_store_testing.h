@@ -43,7 +43,9 @@ class FakeStore : public BlockStore {
   size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t) override {
     return Lookup(ns, keys, nullptr, 0);
   }
-  BlockLease Acquire(NamespaceHandle, std::span<const BlockKey>, uint64_t) override { return {}; }
+  BlockLease Acquire(const NamespaceInfo&, std::span<const BlockKey>, uint64_t) override {
+    return {};
+  }
   absl::Status Put(const PutRequest&, std::span<PutResult>) override {
     return absl::UnimplementedError("not asked here");
   }
@@ -87,9 +89,15 @@ class FakeStore : public BlockStore {
     stats.arena.used_bytes = 600;
     MutexLock lock(&mutex_);
     stats.index.entries = blocks_[0].size() + blocks_[1].size();
-    stats.hit_blocks = 7;
-    stats.put_blocks[0] = 11;
-    stats.put_blocks[1] = 5;
+    PoolStats pool;
+    pool.tenant = "others";
+    pool.hit_blocks = 70;
+    stats.pools.push_back(pool);
+    pool.tenant = "team";
+    pool.used_bytes = 500;
+    pool.hit_blocks = 7;
+    pool.stored_blocks = 11;
+    stats.pools.push_back(pool);
     return stats;
   }
 

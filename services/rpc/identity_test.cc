@@ -1,67 +1,20 @@
 // What a caller must not get who is somebody else, or nobody: every call, with every kind of wrong
 // credentials, against a real server over a real cache and real salts.
 #include <gmock/gmock.h>
-#include <sys/stat.h>
 
-#include <filesystem>
+#include <functional>
+#include <map>
+#include <set>
 
-#include "client/identity/certificate.h"
-#include "client/identity/key_set.h"
-#include "client/identity/token.h"
-#include "services/local/tenants.h"
-#include "services/rpc/rpc_fixture_testing.h"
+#include "services/rpc/identity_fixture_testing.h"
 
 namespace kvarve {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kBlock = 64 << 10;
-
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-class IdentityTest : public RpcFixture {
+class IdentityTest : public IdentityFixture {
  protected:
-  IdentityTest() {
-    Write("keys.json", KeySetJson({{"key-1", *PublicKeyOf(key_)}}));
-    options_.auth.keys_file = folder_ + "/keys.json";
-    options_.auth.revocations_file = folder_ + "/revoked";
-    options_.auth.tenants = {"a", "b"};
-    options_.auth.reload_nanos = 5'000'000;
-    LocalServerOptions tenants;
-    tenants.more_tenants = options_.auth.tenants;
-    tenants_ = *Tenants::Create(tenants);
-    store_options_.complete = [this](const std::string& tenant, const NamespaceDescriptor& part,
-                                     const NamespaceDigest& digest) {
-      return tenants_->Complete(tenant, part, digest);
-    };
-  }
-  ~IdentityTest() override {
-    server_.reset();
-    std::filesystem::remove_all(folder_);
-  }
-
-  void Write(const std::string& name, const std::string& text) {
-    const std::string path = folder_ + "/" + name, next = path + ".next";
-    std::ofstream(next) << text;
-    ASSERT_EQ(::chmod(next.c_str(), 0600), 0);
-    std::filesystem::rename(next, path);
-  }
-  std::string Token(const std::string& tenant, VerbSet verbs = VerbSet::All(),
-                    const std::string& id = "id", int64_t expires = Now() + 600) {
-    TokenClaims claims;
-    claims.id = id;
-    claims.tenant = tenant;
-    claims.verbs = verbs;
-    claims.audience = {"kvarve"};
-    claims.expires_at = expires;
-    return *SignToken(claims, "key-1", key_);
-  }
-
   // One call of each method that names a namespace, on four keys of it: method, code, answer.
   struct Answers {
     std::map<std::string, int> codes;
@@ -98,9 +51,35 @@ class IdentityTest : public RpcFixture {
     call("Report", &Stub::Report, v1::ReportRequest(), v1::ReportReply(),
          [](const auto& reply) { return reply.removed_blocks(); });
     AskRead(token, ns_id, note);
+    AskOthers(token, note);
     call("Invalidate", &Stub::Invalidate, v1::InvalidateRequest(), v1::InvalidateReply(),
          [](const auto& reply) { return reply.removed_blocks(); });
     return answers;
+  }
+  // Those that name no namespace.
+  template <typename Note>
+  void AskOthers(const std::string& token, Note note) {
+    grpc::ClientContext hello, unpin, stats, watch;
+    for (grpc::ClientContext* const context : {&hello, &unpin, &stats, &watch})
+      Show(context, token);
+    v1::HelloRequest greeting;
+    greeting.set_version_min(1);
+    greeting.set_version_max(1);
+    v1::HelloReply greeted;
+    note("Hello", stub_->Hello(&hello, greeting, &greeted), 0);
+    v1::UnpinRequest pin;
+    pin.set_pin(pin_);
+    v1::UnpinReply unpinned;
+    const grpc::Status ended = stub_->Unpin(&unpin, pin, &unpinned);
+    note("Unpin", ended, unpinned.was_pinned() ? 1 : 0);
+    v1::StatsReply told;
+    note("Stats", stub_->Stats(&stats, {}, &told), 0);
+    const auto events = stub_->WatchEvents(&watch, {});
+    v1::EventBatch batch;
+    const bool watches = events->Read(&batch);
+    if (watches) watch.TryCancel();  // it would go on
+    const grpc::Status over = events->Finish();
+    note("WatchEvents", watches ? grpc::Status() : over, 0);
   }
   template <typename Note>
   void AskRead(const std::string& token, const std::string& ns_id, Note note) {
@@ -115,72 +94,31 @@ class IdentityTest : public RpcFixture {
     while (reader->Read(&frame)) bytes += frame.payload().size();
     note("ReadRun", reader->Finish(), bytes);
   }
-  static void SetKeys(v1::Keys* keys) {
-    keys->set_key_bytes(32);
-    keys->set_packed(std::string(32, '1') + std::string(32, '2') + std::string(32, '3') +
-                     std::string(32, '4'));
-  }
-  static void Show(grpc::ClientContext* context, const std::string& token) {
-    if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
-    context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-  }
-  std::string OpenAs(const std::string& token) {
+  uint64_t PinAs(const std::string& token, const std::string& ns_id) {
     grpc::ClientContext context;
     Show(&context, token);
-    v1::HelloRequest request;
-    request.set_version_min(1);
-    request.set_version_max(1);
-    v1::NamespaceClaim* const claim = request.add_namespaces();
-    const NamespaceDescriptor descriptor = TestDescriptor(kBlock);
-    claim->set_canonical(EncodeDescriptor(descriptor));
-    const NamespaceDigest digest = DigestOf(descriptor);
-    claim->set_digest(digest.bytes.data(), digest.bytes.size());
-    v1::HelloReply reply;
-    const grpc::Status status = stub_->Hello(&context, request, &reply);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    EXPECT_EQ(reply.namespaces(0).code(), 0u) << reply.namespaces(0).message();
-    return reply.namespaces(0).opened().ns_id();
-  }
-  // Four blocks; with `answer` they need not be stored.
-  grpc::Status PutAs(const std::string& token, const std::string& ns_id,
-                     v1::WriteRunReply* answer = nullptr) {
-    grpc::ClientContext context;
-    Show(&context, token);
-    v1::WriteRunReply reply;
-    const auto writer = stub_->WriteRun(&context, &reply);
-    v1::WriteFrame frame;
-    frame.mutable_open()->set_ns_id(ns_id);
-    SetKeys(frame.mutable_open()->mutable_keys());
-    bool more = writer->Write(frame);
-    for (uint32_t i = 0; i < 4 && more; ++i) {
-      frame.Clear();
-      frame.set_index(i);
-      frame.set_payload(std::string(kBlock, static_cast<char>('a' + i)));
-      more = writer->Write(frame);
-    }
-    if (more) writer->WritesDone();
-    const grpc::Status status = writer->Finish();
-    EXPECT_TRUE(!status.ok() || reply.results_size() == 4);
-    if (answer != nullptr) {
-      *answer = reply;
-      return status;
-    }
-    for (const int result : reply.results()) EXPECT_EQ(result, v1::PUT_STORED);
-    return status;
+    v1::PinRequest request;
+    request.set_ns_id(ns_id);
+    SetKeys(request.mutable_keys());
+    request.set_ttl_ms(60'000);
+    v1::PinReply reply;
+    EXPECT_TRUE(stub_->Pin(&context, request, &reply).ok());
+    EXPECT_EQ(reply.pinned_blocks(), 4u);
+    return reply.pin();
   }
 
-  const std::string key_ = *NewPrivateKey();
-  std::unique_ptr<Tenants> tenants_;
+  uint64_t pin_ = 12345;  // that AskAll gives back
 };
 
 using Counts = std::map<std::string, uint64_t>;
-using Codes = std::map<std::string, int>;
+const std::set<std::string> kNoNamespace = {"Hello", "Unpin", "Stats", "WatchEvents"};
 
 TEST_F(IdentityTest, AnotherTenantsBlocksDoNotExist) {
   Start();
   const std::string a = Token("a"), b = Token("b");
   const std::string ns_a = OpenAs(a);
   ASSERT_TRUE(PutAs(a, ns_a).ok());
+  pin_ = PinAs(a, ns_a);  // which b cannot give back
   const std::string ns_b = OpenAs(b);
   EXPECT_NE(ns_a, ns_b);  // the same descriptor and keys: the salt makes other names of them
 
@@ -190,7 +128,9 @@ TEST_F(IdentityTest, AnotherTenantsBlocksDoNotExist) {
   const Answers foreign = AskAll(b, ns_a), unknown = AskAll(b, std::string(16, 'x'));
   EXPECT_EQ(foreign.codes, unknown.codes);
   EXPECT_EQ(foreign.messages, unknown.messages);
-  for (const auto& [method, code] : foreign.codes) EXPECT_EQ(code, grpc::NOT_FOUND) << method;
+  for (const auto& [method, code] : foreign.codes) {
+    EXPECT_EQ(code, kNoNamespace.contains(method) ? grpc::OK : grpc::NOT_FOUND) << method;
+  }
   EXPECT_EQ(PutAs(b, ns_a).error_code(), grpc::NOT_FOUND);
 
   // Nothing of a's was changed by all that.
@@ -201,35 +141,60 @@ TEST_F(IdentityTest, AnotherTenantsBlocksDoNotExist) {
                                 {"Pin", 8},
                                 {"Report", 0},
                                 {"ReadRun", 4 * kBlock},
+                                {"Hello", 0},
+                                {"Unpin", 1},  // was its own to give back
+                                {"Stats", 0},
+                                {"WatchEvents", 0},
                                 {"Invalidate", 4}}));
 }
 
 TEST_F(IdentityTest, StatsAreTheOwnTenants) {
   Start();
   const std::string a = Token("a"), b = Token("b");
-  ASSERT_TRUE(PutAs(a, OpenAs(a)).ok());
-  grpc::ClientContext context;
-  Show(&context, b);
-  v1::StatsReply reply;
-  ASSERT_TRUE(stub_->Stats(&context, {}, &reply).ok());
-  EXPECT_EQ(reply.namespaces_size(), 0);
+  const std::string ns = OpenAs(a);
+  ASSERT_TRUE(PutAs(a, ns).ok());
+  AskAll(a, ns);
+  const auto stats_of = [&](const std::string& token) {
+    grpc::ClientContext context;
+    Show(&context, token);
+    v1::StatsReply reply;
+    EXPECT_TRUE(stub_->Stats(&context, {}, &reply).ok());
+    return reply;
+  };
+  const v1::StatsReply of_a = stats_of(a), of_b = stats_of(b);
+  EXPECT_EQ(of_a.namespaces_size(), 1);
+  EXPECT_EQ(of_a.counters().stored_blocks(), 4u);
+  EXPECT_EQ(of_a.counters().hit_blocks(), 4u);
+  EXPECT_EQ(of_b.namespaces_size(), 0);
+  EXPECT_EQ(of_b.counters().SerializeAsString(), "");  // all are 0
+  EXPECT_EQ(of_b.host().used_bytes() + of_b.host().leased_bytes() + of_b.host().blocks(), 0u);
+  EXPECT_EQ(of_b.host().capacity_bytes(), of_a.host().capacity_bytes());
 }
 
+// The table of docs/security.md.
 TEST_F(IdentityTest, VerbsAreAllThatATokenAllows) {
   Start();
+  const std::map<Verb, std::set<std::string>> allowed = {
+      {Verb::kLookup, {"Lookup"}},
+      {Verb::kRead, {"ReadRun", "Prefetch", "Touch", "Pin", "Unpin", "Report"}},
+      {Verb::kWrite, {"WriteRun"}},
+      {Verb::kInvalidate, {"Invalidate"}},
+      {Verb::kStats, {"Stats", "WatchEvents"}}};
   const std::string all = Token("a");
   const std::string ns = OpenAs(all);
-  ASSERT_TRUE(PutAs(all, ns).ok());
-  VerbSet lookup;
-  lookup.Add(Verb::kLookup);
-  const std::string narrow = Token("a", lookup, "narrow");
-  const Answers answers = AskAll(narrow, ns);
-  EXPECT_EQ(answers.codes.at("Lookup"), grpc::OK);
-  EXPECT_EQ(answers.counts.at("Lookup"), 4u);
-  for (const char* method : {"ReadRun", "Pin", "Touch", "Report", "Invalidate"}) {
-    EXPECT_EQ(answers.codes.at(method), grpc::PERMISSION_DENIED) << method;
+  for (const auto& [verb, methods] : allowed) {
+    VerbSet only;
+    only.Add(verb);
+    const std::string narrow = Token("a", only, std::string(VerbName(verb)));
+    Answers answers = AskAll(narrow, ns);
+    v1::WriteRunReply reply;
+    answers.codes["WriteRun"] = PutAs(narrow, ns, &reply).error_code();
+    ASSERT_EQ(answers.codes.size(), kRpcMethods);
+    for (const auto& [method, code] : answers.codes) {
+      const bool may = method == "Hello" || methods.contains(method);
+      EXPECT_EQ(code, may ? grpc::OK : grpc::PERMISSION_DENIED) << VerbName(verb) << " " << method;
+    }
   }
-  EXPECT_EQ(PutAs(narrow, ns).error_code(), grpc::PERMISSION_DENIED);
 }
 
 TEST_F(IdentityTest, WrongTokensGetNothing) {
@@ -246,16 +211,24 @@ TEST_F(IdentityTest, WrongTokensGetNothing) {
   claims.tenant = "a";
   claims.verbs = VerbSet::All();
   claims.audience = {"kvarve"};
-  claims.expires_at = Now() + 600;
+  claims.expires_at = UnixNow() + 600;
   const std::string forged = *SignToken(claims, "key-1", *NewPrivateKey());
-  // "throttled" in the end, which is no more.
-  for (const std::string& wrong : {std::string(), revoked, forged, std::string("x.y.z"),
-                                   Token("a", VerbSet::All(), "old", Now() - 1),
-                                   Token("c", VerbSet::All(), "stranger"), good + "x"}) {
-    for (const auto& [method, code] : AskAll(wrong, ns).codes) {
-      EXPECT_TRUE(code == grpc::UNAUTHENTICATED || code == grpc::RESOURCE_EXHAUSTED) << method;
+  const std::pair<std::string, AuthFault> wrong[] = {
+      {"", AuthFault::kNoToken},
+      {revoked, AuthFault::kRevoked},
+      {forged, AuthFault::kSignature},
+      {"x.y.z", AuthFault::kMalformed},
+      {Token("a", VerbSet::All(), "old", UnixNow() - 1), AuthFault::kExpired},
+      {Token("c", VerbSet::All(), "stranger"), AuthFault::kTenant}};
+  for (const auto& [token, fault] : wrong) {
+    Serve();  // which has forgotten that this address guesses
+    const Answers answers = AskAll(token, ns);
+    for (const auto& [method, code] : answers.codes) {
+      EXPECT_EQ(code, grpc::UNAUTHENTICATED) << AuthFaultName(fault) << " " << method;
     }
-    EXPECT_FALSE(PutAs(wrong, ns).ok());
+    EXPECT_EQ(PutAs(token, ns).error_code(), grpc::UNAUTHENTICATED) << AuthFaultName(fault);
+    EXPECT_EQ(server_->Stats().auth.failures[static_cast<size_t>(fault)], answers.codes.size() + 1)
+        << AuthFaultName(fault);
   }
   EXPECT_EQ(AskAll(good, ns).counts.at("Lookup"), 4u);
 }
@@ -294,14 +267,14 @@ TEST_F(IdentityTest, QuotaOverTheWire) {
 
 // Mutual TLS: the role of the certificate decides, and a token cannot raise it.
 TEST_F(IdentityTest, RolesAreNotConfused) {
-  const Issued authority = *NewAuthority("authority", Now() - 60, Now() + 3600);
+  const Issued authority = *NewAuthority("authority", UnixNow() - 60, UnixNow() + 3600);
   CertificateRequest request;
   request.name = "server";
   request.uris = {"kvarve://peer"};
   request.hosts = {"localhost", "127.0.0.1"};
   request.server = true;
-  request.not_before = Now() - 60;
-  request.not_after = Now() + 3600;
+  request.not_before = UnixNow() - 60;
+  request.not_after = UnixNow() + 3600;
   const Issued server = *IssueCertificate(authority, request);
   Write("server.pem", server.certificate);
   Write("server.key", server.key);
@@ -331,6 +304,7 @@ TEST_F(IdentityTest, RolesAreNotConfused) {
   connect_as("kvarve://client/b");
   EXPECT_EQ(AskAll("", ns).codes.at("Lookup"), grpc::NOT_FOUND);
   EXPECT_EQ(AskAll(Token("a"), ns).codes.at("Lookup"), grpc::UNAUTHENTICATED);
+  Serve();  // which has forgotten that this address guesses
   connect_as("kvarve://client");
   EXPECT_EQ(AskAll("", ns).codes.at("Lookup"), grpc::UNAUTHENTICATED);
   EXPECT_EQ(AskAll(Token("a"), ns).counts.at("Lookup"), 4u);

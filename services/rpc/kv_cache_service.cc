@@ -70,16 +70,16 @@ KvCacheService::KvCacheService(const RpcServerOptions& options, const Callers& c
       streams_(options.streams),
       watchers_(store) {}
 
-absl::StatusOr<Caller> KvCacheService::Admit(const Context& context, Verb verb) {
+absl::StatusOr<Caller> KvCacheService::Admit(const Context& context, std::optional<Verb> verb) {
   KV_ASSIGN_OR_RETURN(Caller caller, callers_.Of(context));
-  KV_RETURN_IF_ERROR(caller.May(verb));
+  KV_RETURN_IF_ERROR(verb.has_value() ? caller.May(*verb) : caller.MayGreet());
   KV_RETURN_IF_ERROR(CheckDeadline(context));
   return caller;
 }
 
 template <typename Request, typename Run>
-KvCacheService::Unary* KvCacheService::Serve(RpcMethod method, Verb verb, Context* context,
-                                             const Request& request, Run run) {
+KvCacheService::Unary* KvCacheService::Serve(RpcMethod method, std::optional<Verb> verb,
+                                             Context* context, const Request& request, Run run) {
   RequestLog::Request noted = log_.Begin(method, *context);
   if constexpr (requires { request.request_id(); }) noted.id = request.request_id();
   const absl::Status status = [&] {
@@ -99,7 +99,7 @@ KvCacheService::Unary* KvCacheService::Serve(RpcMethod method, Verb verb, Contex
 
 KvCacheService::Unary* KvCacheService::Hello(Context* context, const v1::HelloRequest* request,
                                              v1::HelloReply* reply) {
-  return Serve(RpcMethod::kHello, Verb::kLookup, context, *request,
+  return Serve(RpcMethod::kHello, std::nullopt, context, *request,
                [&](const Caller& caller) { return RunHello(caller, *request, reply); });
 }
 
@@ -132,7 +132,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* KvCacheService::ReadRun(
     v1::ReadRunRequest message;
     KV_RETURN_IF_ERROR(ParseMessage(*request, &message));
     KV_ASSIGN_OR_RETURN(kvarve::Run run, RunOf(*store_, caller, message, frames::kMaxBlocksPerRun));
-    KV_ASSIGN_OR_RETURN(read.stream, streams_.Open(context, callers_.Again(*context)));
+    KV_ASSIGN_OR_RETURN(read.stream,
+                        streams_.Open(context, caller.tenant, callers_.Again(*context)));
     read.ns = std::move(run.ns);
     read.keys = std::move(run.keys);
     read.request_id = noted.id = message.request_id();
@@ -160,7 +161,8 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* KvCacheService::WriteRun(Context* con
     KV_ASSIGN_OR_RETURN(write.caller, Admit(*context, Verb::kWrite));
     noted.tenant = write.caller.tenant;
     if (draining()) return absl::UnavailableError("the node drains and takes no new blocks");
-    KV_ASSIGN_OR_RETURN(write.stream, streams_.Open(context, callers_.Again(*context)));
+    KV_ASSIGN_OR_RETURN(write.stream,
+                        streams_.Open(context, write.caller.tenant, callers_.Again(*context)));
     return absl::OkStatus();
   }();
   if (!status.ok()) {
@@ -259,7 +261,8 @@ grpc::ServerWriteReactor<v1::EventBatch>* KvCacheService::WatchEvents(
   const absl::Status status = [&] {
     KV_ASSIGN_OR_RETURN(call.caller, Admit(*context, Verb::kStats));
     KV_ASSIGN_OR_RETURN(call.from, FirstEvent(*request));
-    KV_ASSIGN_OR_RETURN(call.stream, streams_.Open(context, callers_.Again(*context)));
+    KV_ASSIGN_OR_RETURN(call.stream,
+                        streams_.Open(context, call.caller.tenant, callers_.Again(*context)));
     return absl::OkStatus();
   }();
   if (!status.ok()) {
@@ -354,27 +357,25 @@ absl::Status KvCacheService::RunInvalidate(const Caller& caller,
 
 void KvCacheService::FillStats(const Caller& caller, v1::StatsReply* reply) const {
   const CacheStats stats = store_->Stats();
+  const auto found = std::ranges::find(stats.pools, caller.tenant, &PoolStats::tenant);
+  const PoolStats own = found != stats.pools.end() ? *found : PoolStats();
   reply->set_daemon_version(daemon_version_);
   reply->set_incarnation(store_->incarnation());
   v1::HostTier* const host = reply->mutable_host();
   host->set_capacity_bytes(stats.arena.capacity_bytes);
   host->set_chunk_bytes(stats.arena.chunk_bytes);
-  host->set_used_bytes(stats.arena.used_bytes);
-  host->set_leased_bytes(stats.leased_bytes);
-  host->set_quarantined_bytes(stats.quarantined_bytes);
-  host->set_blocks(stats.index.entries);
-  host->set_index_bytes(stats.index.memory_bytes);
+  host->set_used_bytes(own.used_bytes);
+  host->set_leased_bytes(own.leased_bytes);
+  host->set_blocks(own.entries);
   v1::Counters* const counters = reply->mutable_counters();
-  counters->set_lookups(stats.lookups);
-  counters->set_lookup_keys(stats.lookup_keys);
-  counters->set_hit_blocks(stats.hit_blocks);
-  counters->set_miss_blocks(stats.miss_blocks);
-  counters->set_hit_bytes(stats.hit_bytes);
-  counters->set_stored_blocks(stats.put_blocks[static_cast<size_t>(PutResult::kStored)]);
-  counters->set_stored_bytes(stats.put_bytes);
-  counters->set_evicted_blocks(stats.evicted_blocks);
-  counters->set_invalidated_blocks(stats.invalidated_blocks);
-  counters->set_corrupt_blocks(stats.corrupt_blocks);
+  counters->set_lookups(own.lookups);
+  counters->set_lookup_keys(own.lookup_keys);
+  counters->set_hit_blocks(own.hit_blocks);
+  counters->set_miss_blocks(own.miss_blocks);
+  counters->set_hit_bytes(own.hit_bytes);
+  counters->set_stored_blocks(own.stored_blocks);
+  counters->set_stored_bytes(own.stored_bytes);
+  counters->set_evicted_blocks(own.evicted_blocks);
   for (const NamespaceInfo& info : store_->Namespaces()) {
     if (info.tenant == caller.tenant) FillNamespace(info, reply->add_namespaces());
   }

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -67,10 +68,12 @@ class KvCacheService final : public KvCacheServiceBase {
 
  private:
   // Whether the call may run at all: a caller that may do this, and a deadline.
-  absl::StatusOr<Caller> Admit(const Context& context, Verb verb);
+  // Without a verb any of them is enough.
+  absl::StatusOr<Caller> Admit(const Context& context, std::optional<Verb> verb);
   // Admits, runs, counts and finishes one call.
   template <typename Request, typename Run>
-  Unary* Serve(RpcMethod method, Verb verb, Context* context, const Request& request, Run run);
+  Unary* Serve(RpcMethod method, std::optional<Verb> verb, Context* context, const Request& request,
+               Run run);
 
   absl::Status RunHello(const Caller& caller, const v1::HelloRequest& request,
                         v1::HelloReply* reply) const;

@@ -31,7 +31,7 @@ class PlantedStore final : public FakeStore {
     ++counted_;  // the race
     return 0;
   }
-  BlockLease Acquire(NamespaceHandle, std::span<const BlockKey>, uint64_t) override {
+  BlockLease Acquire(const NamespaceInfo&, std::span<const BlockKey>, uint64_t) override {
     Meet();
     ++counted_;  // the race
     return {};

@@ -116,7 +116,7 @@ class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     at_ = 0;
     const auto piece = Piece();
     if (!piece.empty() && !is_short_) {
-      lease_ = run_.store->Acquire(run_.ns.handle, piece, run_.request_id);
+      lease_ = run_.store->Acquire(run_.ns, piece, run_.request_id);
       is_short_ = lease_.blocks.size() < piece.size() && !lease_.over_cap;
     }
     if (!lease_.blocks.empty()) return true;

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "client/frames/frames.h"
 #include "services/auth/grpc_credentials.h"
 #include "services/rpc/kv_cache_service.h"
@@ -19,41 +18,14 @@ namespace {
 
 // A whole frame, or Stats of 4,096 namespaces.
 constexpr int kMaxReplyBytes = frames::kMaxPayloadBytes + frames::kMaxFrameHeaderBytes;
-constexpr int kMaxMetadataBytes = 8 << 10;
 constexpr int kMaxStreamsPerConnection = 64;
-constexpr size_t kMemoryQuotaBytes = 256 << 20;
-constexpr int kMaxConnectionAgeMs = 3'600'000;
-constexpr int kConnectionAgeGraceMs = 30'000;
-// A peer that is gone, or reads nothing at all, holds its connection's memory so long at most.
-constexpr int kKeepaliveMs = 20'000;
-constexpr int kKeepaliveTimeoutMs = 5'000;
-constexpr int64_t kNanosPerMilli = 1'000'000;
 
 void SetLimits(const RpcServerOptions& options, grpc::ServerBuilder* builder) {
-  grpc::ResourceQuota quota("kvarve");
-  quota.Resize(kMemoryQuotaBytes);
-  builder->SetResourceQuota(quota);
+  LimitEach(options.connections, kMaxStreamsPerConnection, builder);
   // Frames are the largest messages; other requests are held to options.max_message_bytes.
   builder->SetMaxReceiveMessageSize(static_cast<int>(std::max<uint64_t>(
       options.max_message_bytes, frames::kMaxPayloadBytes + frames::kMaxFrameHeaderBytes)));
   builder->SetMaxSendMessageSize(kMaxReplyBytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kMaxConnectionAgeMs);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kConnectionAgeGraceMs);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // Clients look after their connections likewise; without this gRPC takes that for an attack.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-                              kKeepaliveMs / 2);
-  // TLS's hello and HTTP/2's preface; Connections sees to all that may be slow after them.
-  builder->AddChannelArgument(
-      GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-      static_cast<int>(options.connections.greeting_nanos / kNanosPerMilli));
-  // A compressed request could grow far beyond the limit above.
-  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
 }
 
 }  // namespace

@@ -215,7 +215,7 @@ TEST_F(RpcServerTest, StatsAndHello) {
     EXPECT_EQ(reply.daemon_version(), "9.8.7");
     EXPECT_EQ(reply.incarnation(), 0x1122334455667788u);
     EXPECT_EQ(reply.host().capacity_bytes(), 1000u);
-    EXPECT_EQ(reply.host().used_bytes(), 600u);
+    EXPECT_EQ(reply.host().used_bytes(), 500u);
     EXPECT_EQ(reply.counters().hit_blocks(), 7u);
     EXPECT_EQ(reply.counters().stored_blocks(), 11u);
     ASSERT_EQ(reply.namespaces_size(), 2);

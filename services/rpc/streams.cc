@@ -25,11 +25,14 @@ void Streams::Stream::Waits() { waits_since_.store(Now(), std::memory_order_rela
 
 bool Streams::Stream::TakeBytes(uint64_t bytes) {
   MutexLock lock(&streams_->mutex_);
-  if (bytes > streams_->limits_.write_bytes - streams_->bytes_) {
+  Use& use = streams_->of_tenant_[tenant_];
+  const uint64_t free = streams_->limits_.write_bytes - streams_->bytes_;
+  if (bytes > free || use.bytes > kTimesFree * (free - bytes)) {
     ++streams_->stats_.shed;
     return false;
   }
   streams_->bytes_ += bytes;
+  use.bytes += bytes;
   bytes_ += bytes;
   return true;
 }
@@ -43,6 +46,9 @@ Streams::Stream::~Stream() {
   }
   streams_->streams_.erase(place_);
   streams_->bytes_ -= bytes_;
+  const auto use = streams_->of_tenant_.find(tenant_);
+  use->second.bytes -= bytes_;
+  if (--use->second.streams == 0) streams_->of_tenant_.erase(use);
 }
 
 Streams::Streams(const StreamLimits& limits) : limits_(limits) {
@@ -59,14 +65,21 @@ Streams::~Streams() {
 }
 
 absl::StatusOr<std::unique_ptr<Streams::Stream>> Streams::Open(
-    const grpc::CallbackServerContext* context, std::function<bool()> welcome) {
+    const grpc::CallbackServerContext* context, const std::string& tenant,
+    std::function<bool()> welcome) {
   MutexLock lock(&mutex_);
-  if (streams_.size() >= limits_.streams) {
+  const uint64_t free = limits_.streams - streams_.size();
+  const auto found = of_tenant_.find(tenant);
+  const uint64_t own = found != of_tenant_.end() ? found->second.streams : 0;
+  if (free == 0 || own >= kTimesFree * free) {
     ++stats_.refused;
     return absl::ResourceExhaustedError(
-        absl::StrFormat("%d streams are open, the most there may be", limits_.streams));
+        absl::StrFormat("%d streams are open of %d that there may be, %d of them this tenant's; "
+                        "what is left is kept for others",
+                        streams_.size(), limits_.streams, own));
   }
-  std::unique_ptr<Stream> stream(new Stream(this, context, std::move(welcome)));
+  ++of_tenant_[tenant].streams;
+  std::unique_ptr<Stream> stream(new Stream(this, context, tenant, std::move(welcome)));
   stream->place_ = streams_.insert(streams_.end(), stream.get());
   return stream;
 }

@@ -1,4 +1,5 @@
-// The streams under way: how many there may be, how many bytes they may hold, and the end of those
+// The streams under way: how many there may be, how many bytes they may hold, what of both one
+// tenant may have, and the end of those
 // whose peer does nothing or is not welcome any more. A stream that waits for its peer (to read
 // what it was sent, to send what it announced) longer than the stall limit is cancelled, and so is,
 // within kWelcomeNanos and half a second, one whose caller has been revoked or has expired.
@@ -13,7 +14,9 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -50,11 +53,12 @@ class Streams {
 
    private:
     friend class Streams;
-    Stream(Streams* streams, const grpc::CallbackServerContext* context,
+    Stream(Streams* streams, const grpc::CallbackServerContext* context, const std::string& tenant,
            std::function<bool()> welcome)
-        : streams_(streams), context_(context), welcome_(std::move(welcome)) {}
+        : streams_(streams), context_(context), tenant_(tenant), welcome_(std::move(welcome)) {}
     Streams* const streams_;
     const grpc::CallbackServerContext* const context_;
+    const std::string tenant_;
     const std::function<bool()> welcome_;
     std::atomic<int64_t> waits_since_{0};  // 0: it does not
     uint64_t bytes_ = 0;
@@ -65,14 +69,22 @@ class Streams {
   explicit Streams(const StreamLimits& limits);
   ~Streams();  // REQUIRES: no stream is left
 
+  // A tenant has streams and bytes as long as it has at most so many times what is left free: alone
+  // it may have all but a ninth, and however many want all, there is something left for who has
+  // little (Choudhury and Hahne, "Dynamic queue length thresholds", 1998).
+  static constexpr uint64_t kTimesFree = 8;
   // ResourceExhausted: too many. `context` outlives the stream. `welcome` is asked once in
   // kWelcomeNanos, under a lock: it must not block.
   static constexpr int64_t kWelcomeNanos = 1'000'000'000;
   absl::StatusOr<std::unique_ptr<Stream>> Open(const grpc::CallbackServerContext* context,
+                                               const std::string& tenant,
                                                std::function<bool()> welcome);
   StreamStats Stats() const;
 
  private:
+  struct Use {
+    uint64_t streams = 0, bytes = 0;
+  };
   void Watch();
   void CancelStalled();
   void CancelUnwelcome();
@@ -85,6 +97,7 @@ class Streams {
   CondVar changed_;
   std::list<Stream*> streams_ ABSL_GUARDED_BY(mutex_);
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Use> of_tenant_ ABSL_GUARDED_BY(mutex_);  // that has streams
   StreamStats stats_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread watch_;
