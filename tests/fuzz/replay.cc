@@ -1,17 +1,21 @@
-// Runs a fuzz target without libFuzzer: its seeds, mutations of them, and the files named on the
-// command line. usage: x_fuzz [--seed=N] [--rounds=N] [FILE...]
+// Runs a fuzz target without libFuzzer: its seeds, the files of its corpus, and mutations of both.
+// usage: x_fuzz [--seed=N] [--rounds=N] [FILE | FOLDER...]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <random>
 
+#include "storage/base/status_macros.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr size_t kMaxInputBytes = 512 * 1024;
 constexpr int kMaxEdits = 8;
@@ -55,33 +59,54 @@ void Edit(std::string* input, const std::vector<std::string>& seeds, std::mt1993
   if (input->size() > kMaxInputBytes) input->resize(kMaxInputBytes);
 }
 
+std::string ReadFile(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  KV_CHECK(file.is_open());
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// A folder without a file is a corpus that was lost.
+std::vector<fs::path> FilesOf(const fs::path& path) {
+  if (!fs::is_directory(path)) return {path};
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    files.push_back(entry.path());
+  }
+  KV_CHECK(!files.empty());
+  std::ranges::sort(files);
+  return files;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   uint64_t seed = std::random_device()();
   int rounds = 2000;
-  std::vector<std::string> seeds = kvarve::fuzz::Seeds();
+  std::vector<std::string> inputs = kvarve::fuzz::Seeds();
+  const size_t seeds = inputs.size();
   for (int i = 1; i < argc; ++i) {
     if (std::strncmp(argv[i], "--seed=", 7) == 0) {
       seed = std::strtoull(argv[i] + 7, nullptr, 10);
     } else if (std::strncmp(argv[i], "--rounds=", 9) == 0) {
       rounds = std::atoi(argv[i] + 9);
     } else {
-      std::ifstream file(argv[i], std::ios::binary);
-      seeds.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+      for (const fs::path& path : FilesOf(argv[i])) {
+        std::printf("%s\n", path.c_str());  // the last one that is named is the one that failed
+        std::fflush(stdout);
+        inputs.push_back(ReadFile(path));
+        RunOne(inputs.back());
+      }
     }
   }
   std::printf("--seed=%llu --rounds=%d\n", static_cast<unsigned long long>(seed), rounds);
   std::fflush(stdout);
   std::mt19937_64 random(seed);
-  for (const std::string& input : seeds) RunOne(input);
-  for (int round = 0; round < rounds; ++round) {
-    for (const std::string& original : seeds) {
-      std::string input = original;
-      const int edits = 1 + static_cast<int>(random() % kMaxEdits);
-      for (int i = 0; i < edits; ++i) Edit(&input, seeds, &random);
-      RunOne(input);
-    }
+  for (size_t i = 0; i < seeds; ++i) RunOne(inputs[i]);
+  for (size_t round = 0; round < rounds * seeds; ++round) {
+    std::string input = inputs[random() % inputs.size()];
+    const int edits = 1 + static_cast<int>(random() % kMaxEdits);
+    for (int i = 0; i < edits; ++i) Edit(&input, inputs, &random);
+    RunOne(input);
   }
   return 0;
 }
