@@ -20,24 +20,44 @@ TEST(LoadTimes, AQueueCountsAndFailuresDoNot) {
   constexpr int64_t kMilli = 1'000'000;
   constexpr uint64_t kMega = 1'000'000;
   LoadTimes times;
-  EXPECT_EQ(times.Seconds({}), 0);
-  EXPECT_EQ(times.Seconds({{3, kMega}}), std::nullopt);  // never seen
-  for (int n = 0; n < 3; ++n) {                          // 1 MB a millisecond
+  EXPECT_EQ(times.Seconds({}, 0), 0);
+  EXPECT_EQ(times.Seconds({{3, kMega}}, 0), std::nullopt);  // never seen
+  for (int n = 0; n < 3; ++n) {                             // 1 MB a millisecond
     times.End(times.Begin(3, kMega, 0), kMilli, true);
   }
-  EXPECT_NEAR(*times.Seconds({{3, 5 * kMega}}), 0.005, 1e-9);
+  EXPECT_NEAR(*times.Seconds({{3, 5 * kMega}}, 0), 0.005, 1e-9);
   const LoadTimes::Reading first = times.Begin(3, 10 * kMega, 0);
-  EXPECT_NEAR(*times.Seconds({{3, 5 * kMega}}), 0.015, 1e-9);
-  EXPECT_NEAR(*times.Seconds({{3, 0}}), 0.010, 1e-9);  // all on its way
+  EXPECT_NEAR(*times.Seconds({{3, 5 * kMega}}, 0), 0.015, 1e-9);
+  EXPECT_NEAR(*times.Seconds({{3, 0}}, 0), 0.010, 1e-9);  // all on its way
   const LoadTimes::Reading second = times.Begin(3, 10 * kMega, 0);
   EXPECT_EQ(second.ahead_bytes, 10 * kMega);
   times.End(second, 20 * kMilli, true);
   times.End(first, 77'000 * kMilli, false);  // failed: says nothing
-  EXPECT_NEAR(*times.Seconds({{3, 5 * kMega}}), 0.005, 1e-6);
+  EXPECT_NEAR(*times.Seconds({{3, 5 * kMega}}, 0), 0.005, 1e-6);
   // Of several devices the slowest decides; of one that is unknown nothing is said.
   for (int n = 0; n < 3; ++n) times.End(times.Begin(4, kMega, 0), 10 * kMilli, true);
-  EXPECT_NEAR(*times.Seconds({{3, kMega}, {4, kMega}}), 0.010, 1e-6);
-  EXPECT_EQ(times.Seconds({{3, kMega}, {5, kMega}}), std::nullopt);
+  EXPECT_NEAR(*times.Seconds({{3, kMega}, {4, kMega}}, 0), 0.010, 1e-6);
+  EXPECT_EQ(times.Seconds({{3, kMega}, {5, kMega}}, 0), std::nullopt);
+}
+
+// A device that has become slow is known to be so before it has brought anything.
+TEST(LoadTimes, WhatIsOverdueCounts) {
+  constexpr int64_t kMilli = 1'000'000;
+  constexpr uint64_t kMega = 1'000'000;
+  LoadTimes times;
+  const LoadTimes::Reading first = times.Begin(3, kMega, 100 * kMilli);
+  EXPECT_NEAR(*times.Seconds({{3, kMega}}, 100 * kMilli), 0, 1e-9);
+  EXPECT_NEAR(*times.Seconds({{3, kMega}}, 150 * kMilli), 0.050, 1e-9);
+  times.End(first, 101 * kMilli, true);
+  EXPECT_EQ(times.Seconds({{3, kMega}}, 150 * kMilli), std::nullopt);
+  for (int n = 0; n < 2; ++n) times.End(times.Begin(3, kMega, 0), kMilli, true);
+  EXPECT_NEAR(*times.Seconds({{3, kMega}}, 150 * kMilli), 0.001, 1e-9);
+  const LoadTimes::Reading slow = times.Begin(3, kMega, 200 * kMilli);
+  const LoadTimes::Reading later = times.Begin(3, kMega, 230 * kMilli);
+  EXPECT_NEAR(*times.Seconds({{3, kMega}}, 240 * kMilli), 0.040, 1e-9);
+  times.End(slow, 241 * kMilli, false);
+  EXPECT_NEAR(*times.Seconds({{3, kMega}}, 250 * kMilli), 0.020, 1e-9);
+  times.End(later, 251 * kMilli, true);
 }
 
 TEST(LoadTimes, IsStaleWhenNothingWasReadForLong) {

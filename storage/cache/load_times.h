@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "storage/policy/load_model.h"
 
@@ -29,8 +30,10 @@ class LoadTimes {
   // `is_good`: it brought all its bytes; else it says nothing of the device's speed.
   void End(const Reading& reading, int64_t end_nanos, bool is_good);
 
-  // Until the last byte. None: too little is known of one of the devices.
-  std::optional<double> Seconds(const WantedBytes& wanted) const;
+  // Until the last byte. None: too little is known of one of the devices. Of one that has not
+  // brought yet what it was asked for long ago as much is known: it takes at least so long now,
+  // whatever it did before.
+  std::optional<double> Seconds(const WantedBytes& wanted, int64_t now_nanos) const;
   // Nothing was learned of the device for so long.
   bool IsStale(uint32_t device, int64_t now_nanos) const;
 
@@ -40,7 +43,8 @@ class LoadTimes {
   struct Device {
     LoadModel model;
     uint64_t under_way_bytes = 0;
-    int64_t begun_nanos = 0;  // the last reading
+    int64_t begun_nanos = 0;           // the last reading
+    std::multiset<int64_t> under_way;  // when each began
   };
   std::map<uint32_t, Device> devices_;
 };

@@ -29,10 +29,10 @@ size_t Cache::Rep::CutToCheaper(NamespaceHandle ns, std::span<const BlockKey> fo
   bool looks_again = false;
   {
     MutexLock lock(&mutex);
-    const std::optional<double> load_seconds = tier->load_times().Seconds(wanted);
+    const int64_t now = SystemClock::Get()->NowNanos();
+    const std::optional<double> load_seconds = tier->load_times().Seconds(wanted, now);
     if (!load_seconds.has_value() || *load_seconds <= recompute_seconds) return found.size();
     counters.recompute_preferred_blocks += found.size() - in_host;
-    const int64_t now = SystemClock::Get()->NowNanos();
     looks_again = std::ranges::any_of(
         wanted, [&](const auto& of) { return tier->load_times().IsStale(of.first, now); });
   }

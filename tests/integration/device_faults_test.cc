@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -243,6 +244,56 @@ TEST_F(DeviceFaultsTest, WhatComesLaterThanItIsComputedIsLeftOut) {
                               found(chain, kBlockMicros).host_blocks > 0;) {
     chain = first_on_device(chain);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+// Time to the first token of an engine that loads what a lookup finds and computes the rest, in
+// shares of computing all of it, over devices from fast to hopeless. Nothing is known of a device
+// at a start, and its first loads are what tells: they are waited for. Later ones may cost a tenth.
+TEST_F(DeviceFaultsTest, FirstTokensComeAboutAsSoonAsWithoutADevice) {
+  constexpr uint32_t kBlockMicros = 4'000;
+  constexpr size_t kPromptBlocks = 16;  // 4 MiB, 64 ms
+  constexpr size_t kLearning = 4;       // LoadModel::kLeast, and the one that finds it out
+  const uint64_t prompts = testing::IsLong() ? 40 : 10;
+  const auto prompt = [](uint64_t n) { return KeyChain(1000 + n, kPromptBlocks); };
+  for (uint64_t n = 0; n < prompts; ++n) ASSERT_TRUE(Put(*client_, ns_, prompt(n), kBytes));
+  WaitCompleted(prompts * kPromptBlocks);
+  const auto share = [&](uint64_t n) {
+    const std::vector<BlockKey> keys = prompt(n);
+    const int64_t begin = SystemClock::Get()->NowNanos();
+    const auto found = client_->Lookup(ns_, keys, 1'000'000'000, kBlockMicros);
+    EXPECT_TRUE(found.ok()) << found.status();
+    const size_t hit = found.ok() ? found->hit_blocks : 0;
+    const size_t got = hit > 0 ? Get(*client_, ns_, std::span(keys).first(hit), kBytes) : 0;
+    EXPECT_EQ(got, hit);
+    if (found.ok() && found->hold != 0) client_->Release(found->hold);
+    const int64_t micros = (SystemClock::Get()->NowNanos() - begin) / 1000;
+    const int64_t computed = static_cast<int64_t>(keys.size() - got) * kBlockMicros;
+    return static_cast<double>(micros + computed) / (kPromptBlocks * kBlockMicros);
+  };
+  std::printf("  delay   first %zu (mean)   later: median   worst\n", kLearning);
+  for (const uint32_t delay_micros : {0u, 5'000u, 20'000u, 100'000u, 400'000u}) {
+    Heal();
+    Restart();
+    WaitRecovered(*client_);
+    faults_->delay_micros.store(delay_micros);
+    double learning = 0;
+    std::vector<double> later;
+    for (uint64_t n = 0; n < prompts; ++n) {
+      if (n < kLearning) {
+        learning += share(n) / kLearning;
+      } else {
+        later.push_back(share(n));
+      }
+    }
+    std::sort(later.begin(), later.end());
+    const double median = later[later.size() / 2];
+    std::printf("%4u ms   %.2f              %.2f            %.2f\n", delay_micros / 1000, learning,
+                median, later.back());
+    // A measured time, so only where the machine is not shared with other tests.
+    if (testing::IsLong()) {
+      EXPECT_LE(median, 1.1) << delay_micros;
+    }
   }
 }
 
