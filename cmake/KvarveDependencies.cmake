@@ -11,6 +11,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 pkg_check_modules(LIBJWT REQUIRED IMPORTED_TARGET libjwt)
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 find_package(Protobuf REQUIRED)               # module mode: Debian ships no config file
 find_package(gRPC CONFIG REQUIRED)

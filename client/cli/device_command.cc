@@ -208,6 +208,8 @@ int DumpSegment(const Context& context, const std::string& path, uint64_t segmen
                absl::StrFormat("%d", record.seq), ns, record.is_erase() ? "(erase)" : key});
     list.push_back({{"page", record.off4k},
                     {"bytes", record.stored_len},
+                    {"block_bytes", record.raw_len},
+                    {"representation", record.repr},
                     {"depth", record.depth()},
                     {"hits", record.hits},
                     {"seq", record.seq},

@@ -97,12 +97,18 @@ constexpr Setting kSettings[] = {
      "How often a day the devices may be written over; what they are rated for keeps them for "
      "their "
      "rated years. 0: no limit."},
+    {"nvme.rung", SettingType::kChoice, "raw", "planes",
+     "In which form blocks are written to devices; what is there in another one is read all the "
+     "same. planes: elements of two and four bytes, by byte planes of which zstd compresses the "
+     "highest: a third less on bf16, without loss, for some 2 s of a core a GB written and 0.6 s a "
+     "GB read. kvarved of a version that does not know it refuses a device that was used so.",
+     0, 0, "raw|planes"},
     {"nvme.dirty_bytes", SettingType::kBytes, "0", "1GiB",
      "Most bytes on their way to devices, which are what a crash may cost; puts beyond it are shed "
      "and tried again. 0: 16 MiB a device, and at most a quarter of arena.capacity_bytes.",
      0, kMaxBytes},
     {"nvme.max_entries", SettingType::kInt, "67108864", "67108864",
-     "Most blocks on devices, at up to 97 bytes of memory each.", 1024, 1ll << 31},
+     "Most blocks on devices, at up to 97 bytes of memory each, 113 with a rung.", 1024, 1ll << 31},
     {"nvme.stop_timeout", SettingType::kDuration, "20s", "20s",
      "How long a stop may take to write out what only memory has, hottest first.", 0, kHour},
     {"nvme.prefer_recompute", SettingType::kBool, "true", "false",

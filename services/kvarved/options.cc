@@ -175,6 +175,7 @@ absl::StatusOr<NvmeOptions> NvmeOptionsOf(const Config& config, DeviceTierOption
       !(tier->drive_writes_per_day >= 0 && tier->drive_writes_per_day <= 1000)) {
     return Wrong(config, kWrites, "must be a number from 0 to 1000, for example 0.5");
   }
+  tier->rung = *RepresentationOfName(config.Text("nvme.rung"));
   tier->dirty_bytes_max = config.Bytes("nvme.dirty_bytes");
   tier->max_entries = static_cast<uint64_t>(config.Int("nvme.max_entries"));
   tier->scrub_nanos = config.DurationNanos("nvme.scrub_interval");

@@ -84,12 +84,33 @@ const Metric kDeviceMetrics[] = {
      OfTier<&DeviceTierStats::dirty_bytes_max>},
     {"kvarve_nvme_written_blocks_total", kCounter, "", "Blocks that are complete on a device.",
      OfTier<&DeviceTierStats::written_blocks>},
-    {"kvarve_nvme_written_bytes_total", kCounter, "", "Bytes of those blocks.",
+    {"kvarve_nvme_written_bytes_total", kCounter, "", "Bytes of those blocks, as they are stored.",
      OfTier<&DeviceTierStats::written_bytes>},
     {"kvarve_nvme_device_written_bytes_total", kCounter, "device",
      "Bytes written to the device, with descriptors, footers and blocks carried on: over the bytes "
      "of blocks it is the write amplification.",
      OfLogs<&LogStats::device_bytes>},
+    {"kvarve_nvme_encoded_blocks_total", kCounter, "",
+     "Blocks that got the form of nvme.rung on their way to a device.",
+     OfTier<&DeviceTierStats::encoded_blocks>},
+    {"kvarve_nvme_encoded_saved_bytes_total", kCounter, "",
+     "Bytes, in whole pages, that they take less on devices.",
+     OfTier<&DeviceTierStats::encoded_saved_bytes>},
+    {"kvarve_nvme_kept_raw_blocks_total", kCounter, "",
+     "Blocks that stayed raw since that form would not have saved a page.",
+     OfTier<&DeviceTierStats::kept_raw_blocks>},
+    {"kvarve_nvme_decoded_blocks_total", kCounter, "",
+     "Blocks that came from devices in another form than raw.",
+     OfTier<&DeviceTierStats::decoded_blocks>},
+    {"kvarve_nvme_undecodable_blocks_total", kCounter, "reason",
+     "Blocks that are misses for their form: damaged (they did not decode to what was put), "
+     "unknown "
+     "(a form that this version does not know, found at the start).",
+     [](Snapshot s, Out out) {
+       if (!s.cache.devices.has_value()) return;
+       out.Add(s.cache.devices->undecodable_blocks, {{"reason", "damaged"}});
+       out.Add(s.cache.devices->unknown_form_blocks, {{"reason", "unknown"}});
+     }},
     {"kvarve_nvme_admit_dropped_total", kCounter, "reason",
      "Blocks put that stay in memory only: budget (drive writes a day), parent (the block before "
      "is "

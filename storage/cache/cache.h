@@ -28,12 +28,14 @@
 #include "storage/arena/arena.h"
 #include "storage/base/clock.h"
 #include "storage/block/block_key.h"
+#include "storage/block/layout.h"
 #include "storage/block/namespace.h"
 #include "storage/cache/device_stats.h"
 #include "storage/cache/event_ring.h"
 #include "storage/cache/planted_tier_bug.h"
 #include "storage/cache/quota.h"
 #include "storage/catalogue/catalogue.h"
+#include "storage/codec/codec.h"
 #include "storage/index/index.h"
 #include "storage/io/device.h"
 #include "storage/policy/eviction_policy.h"
@@ -50,7 +52,8 @@ struct DeviceTierOptions {
   uint64_t dirty_bytes_max = 0;        // admitted and not yet written; 0: 16 MiB a device
   double drive_writes_per_day = 1;     // WriteBudget
   int64_t gather_nanos = 20'000'000;   // how long a device waits for a whole frame
-  int64_t scrub_nanos = 0;             // an idle device verifies a segment so often; 0: never
+  Representation rung = Representation::kRaw;  // in which blocks are written there
+  int64_t scrub_nanos = 0;  // an idle device verifies a segment so often; 0: never
   // Called for each block that is complete on a device, without a lock. For tests.
   std::function<void(const AppendBlock& block)> on_written;
   PlantedTierBug bug = PlantedTierBug::kNone;  // tests only
@@ -94,6 +97,7 @@ struct NamespaceInfo {
   NamespaceId id;
   NamespaceDigest digest;
   uint64_t block_bytes = 0;
+  BlockLayout layout;
   uint32_t key_bytes = 32;
   PoolId pool = 0;
   std::string tenant;

@@ -172,6 +172,22 @@ void DeviceTier::Admit(const NamespaceRecord& ns, std::span<const EntryId> run,
   if (!blocks.empty()) device->Enqueue(blocks);
 }
 
+void DeviceTier::EncodeAll(std::vector<AppendBlock>* blocks) {
+  if (rung_.writes() == Representation::kRaw) return;
+  NamespaceId ns;
+  BlockLayout layout;  // of it; none: of a namespace that nobody has open any more
+  for (AppendBlock& block : *blocks) {
+    if (block.ns != ns) {
+      ns = block.ns;
+      MutexLock lock(&cache_.mutex);
+      const auto handle = cache_.handle_of.find(ns);
+      layout = handle != cache_.handle_of.end() ? cache_.Record(handle->second).info.layout
+                                                : BlockLayout();
+    }
+    rung_.Encode(layout, &block);
+  }
+}
+
 AppendBlock DeviceTier::BlockOf(const NamespaceRecord& ns, EntryId id, const BlockKey* parent,
                                 uint32_t recompute_us) const {
   const IndexEntry& entry = cache_.index->Get(id);

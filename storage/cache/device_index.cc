@@ -64,15 +64,43 @@ DeviceIndex::Place DeviceIndex::PlaceOf(EntryId id) const {
           entry.checksum};
 }
 
+DeviceIndex::Place DeviceIndex::PlaceOf(const BlockRecord& record, uint32_t device,
+                                        const BlockLocation& at) {
+  const bool is_raw = record.repr == static_cast<uint8_t>(Representation::kRaw);
+  return {device, at, is_raw ? record.c64_stored : record.c64_raw};
+}
+
+DeviceIndex::Stored DeviceIndex::StoredOf(EntryId id) const {
+  if (id < encoded_.size() && encoded_[id].bytes != 0) return encoded_[id];
+  const IndexEntry& entry = index_.Get(id);
+  const Ns owner = OwnerOf(static_cast<NamespaceIndex>(entry.ns));
+  const uint32_t bytes = owner != kNobody ? namespaces_[owner].block_bytes : 0;
+  return {entry.checksum, bytes, Representation::kRaw};
+}
+
+void DeviceIndex::SetStored(EntryId id, const Stored& stored) {
+  const bool is_raw = stored.form == Representation::kRaw;
+  if (id >= encoded_.size()) {
+    if (is_raw) return;
+    encoded_.Resize(RoundUp(id + 1, 4096));
+  }
+  encoded_[id] = is_raw ? Stored() : stored;
+}
+
 bool DeviceIndex::Insert(Ns number, const BlockRecord& record, const Place& place) {
   Namespace& ns = namespaces_[number];
-  if (ns.stored_bytes != 0 && ns.stored_bytes != record.stored_len) return false;
+  if (!IsKnownRepresentation(record.repr)) return false;
+  const Stored stored{record.c64_stored, record.stored_len,
+                      static_cast<Representation>(record.repr)};
+  if (stored.form == Representation::kRaw && record.raw_len != stored.bytes) return false;
+  if (ns.block_bytes != 0 && ns.block_bytes != record.raw_len) return false;
   if (Find(number, record.key) != kNoEntry) return false;
   const auto id = index_.Insert(ns.index, record.key, /*parent=*/nullptr, record.depth(),
                                 Pack(place.device, place.at), place.checksum);
   if (!id.ok()) return false;
-  ns.stored_bytes = record.stored_len;
-  Count(number, 1);
+  ns.block_bytes = record.raw_len;
+  SetStored(*id, stored);
+  Count(number, 1, static_cast<int64_t>(stored.pages_bytes()));
   if (hits_.size() <= *id) hits_.resize(RoundUp(*id + 1, 4096));
   hits_[*id] = 0;
   return true;
@@ -84,7 +112,7 @@ void DeviceIndex::Hit(EntryId id) {
 
 void DeviceIndex::Remove(EntryId id) {
   const Ns owner = OwnerOf(static_cast<NamespaceIndex>(index_.Get(id).ns));
-  if (owner != kNobody) Count(owner, -1);
+  if (owner != kNobody) Count(owner, -1, -static_cast<int64_t>(StoredOf(id).pages_bytes()));
   index_.Remove(id);
 }
 
@@ -100,13 +128,13 @@ std::optional<NamespaceIndex> DeviceIndex::BeginClear(Ns number) {
   ++ns.generation;
   const NamespaceIndex old = ns.index;
   if (free_indices_.empty()) {
-    Count(number, -static_cast<int64_t>(ns.blocks));
+    Count(number, -static_cast<int64_t>(ns.blocks), -static_cast<int64_t>(ns.bytes));
     ClearSlice(old, 0, ids());
     return std::nullopt;
   }
   ns.index = free_indices_.back();
   free_indices_.pop_back();
-  Count(number, -static_cast<int64_t>(ns.blocks));
+  Count(number, -static_cast<int64_t>(ns.blocks), -static_cast<int64_t>(ns.bytes));
   owners_[old] = kNobody;
   owners_[ns.index] = number;
   return old;
@@ -156,16 +184,11 @@ uint64_t DeviceIndex::bytes() const {
   return sum;
 }
 
-uint64_t DeviceIndex::BytesOf(const Namespace& ns) {
-  return ns.blocks * RoundUp(ns.stored_bytes, kUnit);
-}
-
-void DeviceIndex::Count(Ns number, int64_t blocks) {
+void DeviceIndex::Count(Ns number, int64_t blocks, int64_t bytes) {
   Namespace& ns = namespaces_[number];
-  uint64_t& bytes = tenants_[ns.tenant].bytes;
-  bytes -= BytesOf(ns);
   ns.blocks += static_cast<uint64_t>(blocks);
-  bytes += BytesOf(ns);
+  ns.bytes += static_cast<uint64_t>(bytes);
+  tenants_[ns.tenant].bytes += static_cast<uint64_t>(bytes);
 }
 
 void DeviceIndex::SetTenant(Ns number, const std::string& tenant) {
@@ -173,9 +196,9 @@ void DeviceIndex::SetTenant(Ns number, const std::string& tenant) {
       tenant_numbers_.try_emplace(tenant, static_cast<uint32_t>(tenants_.size()));
   if (is_new) tenants_.push_back({tenant, 0});
   Namespace& ns = namespaces_[number];
-  tenants_[ns.tenant].bytes -= BytesOf(ns);
+  tenants_[ns.tenant].bytes -= ns.bytes;
   ns.tenant = it->second;
-  tenants_[ns.tenant].bytes += BytesOf(ns);
+  tenants_[ns.tenant].bytes += ns.bytes;
 }
 
 uint64_t DeviceIndex::BytesOfTenant(const std::string& tenant) const {

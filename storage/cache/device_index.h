@@ -16,8 +16,11 @@
 #include <utility>
 #include <vector>
 
+#include "storage/base/chunked_array.h"
+#include "storage/base/units.h"
 #include "storage/block/block_key.h"
 #include "storage/block/namespace.h"
+#include "storage/codec/codec.h"
 #include "storage/index/index.h"
 #include "storage/segment/segment_log.h"
 
@@ -29,15 +32,23 @@ class DeviceIndex {
   struct Place {
     uint32_t device = 0;
     BlockLocation at;
-    uint64_t checksum = 0;
+    uint64_t checksum = 0;  // of the block itself
     friend bool operator==(const Place&, const Place&) = default;
+  };
+  // In what form it lies there. Raw: `bytes` and `checksum` are the block's own.
+  struct Stored {
+    uint64_t checksum = 0;
+    uint32_t bytes = 0;
+    Representation form = Representation::kRaw;
+    uint64_t pages_bytes() const { return RoundUp(bytes, kUnit); }
   };
   struct Namespace {
     NamespaceId id;
-    NamespaceIndex index = 0;   // the entries'; a new one after BeginClear
-    uint32_t generation = 0;    // counts clears
-    uint32_t stored_bytes = 0;  // of a block; all of a namespace have as many. 0: none came yet
+    NamespaceIndex index = 0;  // the entries'; a new one after BeginClear
+    uint32_t generation = 0;   // counts clears
+    uint32_t block_bytes = 0;  // all of a namespace have as many. 0: none came yet
     uint64_t blocks = 0;
+    uint64_t bytes = 0;   // stored, in whole pages
     uint32_t tenant = 0;  // into the index's; 0: not known yet
   };
 
@@ -53,14 +64,17 @@ class DeviceIndex {
   void SetTenant(Ns ns, const std::string& tenant);
   uint64_t BytesOfTenant(const std::string& tenant) const;  // stored, in whole pages
 
-  // False, and nothing changes: the block is known, of another size than the namespace's others, or
-  // there is no room.
+  // Where the record's block lies.
+  static Place PlaceOf(const BlockRecord& record, uint32_t device, const BlockLocation& at);
+  // False, and nothing changes: the block is known, of another size than the namespace's others, in
+  // a representation that is not known, or there is no room.
   bool Insert(Ns ns, const BlockRecord& record, const Place& place);
   size_t FindPrefix(Ns ns, std::span<const BlockKey> keys, EntryId* ids) const {
     return index_.FindPrefix(namespaces_[ns].index, keys, ids);
   }
   EntryId Find(Ns ns, const BlockKey& key) const { return index_.Find(namespaces_[ns].index, key); }
   Place PlaceOf(EntryId id) const;
+  Stored StoredOf(EntryId id) const;
   uint32_t DepthOf(EntryId id) const { return static_cast<uint32_t>(index_.Get(id).depth); }
   // Reads since the block was written there; saturates.
   uint8_t HitsOf(EntryId id) const { return hits_[id]; }
@@ -87,7 +101,9 @@ class DeviceIndex {
   EntryId ids() const { return index_.capacity_ids(); }
   uint64_t blocks() const { return index_.Stats().entries; }
   uint64_t bytes() const;  // stored, in whole pages
-  uint64_t MemoryBytes() const { return index_.Stats().memory_bytes + hits_.capacity(); }
+  uint64_t MemoryBytes() const {
+    return index_.Stats().memory_bytes + hits_.capacity() + encoded_.MemoryBytes();
+  }
 
  private:
   struct Segment {
@@ -98,14 +114,16 @@ class DeviceIndex {
     std::string name;
     uint64_t bytes = 0;
   };
-  static uint64_t BytesOf(const Namespace& ns);
-  // One block more or less of the namespace.
-  void Count(Ns ns, int64_t blocks);
+  // So much more, or less, of the namespace.
+  void Count(Ns ns, int64_t blocks, int64_t bytes);
+  void SetStored(EntryId id, const Stored& stored);
   uint64_t Pack(uint32_t device, const BlockLocation& at);
   Ns OwnerOf(NamespaceIndex index) const { return owners_[index]; }
 
   Index index_;
   std::vector<uint8_t> hits_;  // by entry
+  // By entry, of those that are not raw; others, and ids beyond its end, have no bytes here.
+  ChunkedArray<Stored, 4096> encoded_;
   std::vector<Namespace> namespaces_;
   std::vector<Tenant> tenants_ = std::vector<Tenant>(1);  // the first: of whom nothing is known
   std::map<std::string, uint32_t> tenant_numbers_;

@@ -109,5 +109,24 @@ TEST(DeviceLifeTest, WithoutCatalogueAndBeforeAnybodyComesEachRecordHasItsNamesp
   EXPECT_EQ(node.Stats().load_failed_blocks, 0u);
 }
 
+// Blocks of one chain lie in different forms, and lives differ in what they write.
+TEST(DeviceLifeTest, TheSameWithARung) {
+  uint64_t decoded = 0;
+  const uint64_t seeds = std::getenv("KVARVE_TEST_LONG") != nullptr ? 100 : 3;
+  for (uint64_t seed = 1000; seed < 1000 + seeds; ++seed) {
+    const LifeOutcome one =
+        DeviceLife(seed, PlantedTierBug::kNone, DeviceLife::kWide, Representation::kPlanes)
+            .Run(kLives, kSteps);
+    ASSERT_EQ(one.failure, "");
+    decoded += one.decoded;
+  }
+  const LifeOutcome laps =
+      DeviceLife(1, PlantedTierBug::kNone, DeviceLife::kNarrow, Representation::kPlanes)
+          .RunLaps(kLaps);
+  EXPECT_EQ(laps.failure, "");
+  EXPECT_GE(laps.carried, 8u);
+  EXPECT_GT(decoded, 50u);
+}
+
 }  // namespace
 }  // namespace kvarve::testing

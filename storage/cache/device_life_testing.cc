@@ -1,5 +1,7 @@
 #include "storage/cache/device_life_testing.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "storage/base/status_macros.h"
 
@@ -11,23 +13,26 @@ constexpr size_t kReaders = 3;
 // What reclaiming may take in the moment between a lookup and a read.
 constexpr int kVanishedMax = 3;
 
-NodeOptions OptionsOf(PlantedTierBug bug, uint64_t device_bytes) {
+NodeOptions OptionsOf(PlantedTierBug bug, uint64_t device_bytes, Representation rung) {
   NodeOptions options;
   options.host_bytes = 48 * kMiBytes;
   options.device_bytes = device_bytes;
   options.segment_bytes = 4 * kMiBytes;
   options.dirty_bytes = kDirtyBytes;
   options.bug = bug;
+  options.rung = rung;
   return options;
 }
 
 }  // namespace
 
-DeviceLife::DeviceLife(uint64_t seed, PlantedTierBug bug, uint64_t device_bytes)
+DeviceLife::DeviceLife(uint64_t seed, PlantedTierBug bug, uint64_t device_bytes,
+                       Representation rung)
     : seed_(seed),
       device_bytes_(device_bytes),
       random_(seed),
-      node_(OptionsOf(bug, device_bytes)) {}
+      rung_(rung),
+      node_(OptionsOf(bug, device_bytes, rung)) {}
 
 void DeviceLife::Fail(const std::string& what) {
   MutexLock lock(&mutex_);
@@ -183,7 +188,8 @@ size_t DeviceLife::Read(size_t space, std::span<const BlockKey> keys) {
   const AcquireResult found = node_.cache().Acquire(ns.handle, keys, &account_, 0);
   for (size_t i = 0; i < found.grants.size(); ++i) {
     const std::span block(node_.cache().Data(found.grants[i].slot), ns.block_bytes);
-    if (!IsBlock(TestNode::SeedOf(ns), keys[i], block)) Fail("wrong bytes");
+    const auto right = MakeMixedBlock(TestNode::SeedOf(ns), keys[i], block.size());
+    if (!std::ranges::equal(right, block)) Fail("wrong bytes");
   }
   if (found.lease != 0) node_.cache().Release(found.lease, &account_);
   return found.grants.size();
@@ -290,6 +296,11 @@ void DeviceLife::End() {
   outcome_.joined += stats.flights.joined;
   // Else reclaiming may begin, which is another test.
   KV_CHECK(stats.devices[0].log.slots[static_cast<int>(SlotState::kFree)] > 16);
+  outcome_.decoded += stats.decoded_blocks;
+  // With a rung, each life may have another one than the life before.
+  if (rung_ != Representation::kRaw) {
+    node_.SetRung(random_.OneIn(2) ? rung_ : Representation::kRaw);
+  }
   node_.Crash(/*loses_catalogue=*/how == 1);
   Open();
   if (!node_.WaitDevices()) return Fail("the device was not recovered");

@@ -25,6 +25,7 @@ namespace kvarve::testing {
 struct LifeOutcome {
   std::string failure;  // empty: all held
   uint64_t checked = 0, erased = 0, loaded = 0, joined = 0, reclaimed = 0, carried = 0;
+  uint64_t decoded = 0;  // in lives that ended
 };
 
 class DeviceLife {
@@ -32,7 +33,8 @@ class DeviceLife {
   static constexpr uint64_t kWide = 1024 * kMiBytes;  // Run does not fill it
   static constexpr uint64_t kNarrow = 64 * kMiBytes;
 
-  DeviceLife(uint64_t seed, PlantedTierBug bug, uint64_t device_bytes);
+  DeviceLife(uint64_t seed, PlantedTierBug bug, uint64_t device_bytes,
+             Representation rung = Representation::kRaw);
   LifeOutcome Run(int lives, int steps);
   // Writes the device over, half of it in a lap.
   LifeOutcome RunLaps(int laps);
@@ -69,6 +71,7 @@ class DeviceLife {
   const uint64_t seed_;
   const uint64_t device_bytes_;
   SeededRandom random_;
+  const Representation rung_;
   TestNode node_;
   NamespaceInfo spaces_[kSpaces];
   std::map<Name, Known> known_;

@@ -57,6 +57,7 @@ absl::StatusOr<std::shared_ptr<DeviceLog>> DeviceLog::Open(DeviceTier* tier, uin
   std::shared_ptr<DeviceLog> made(new DeviceLog(tier, number, std::move(device)));
   LogOptions options;
   options.recovery_thread = true;
+  options.incompat = tier->rung().incompat();
   KV_ASSIGN_OR_RETURN(made->log_,
                       SegmentLog::Open(made->device_.get(), made->catalogue_, made.get(), options));
   tier->cache().device_memory.Add(made->device_.get());
@@ -122,23 +123,24 @@ void DeviceLog::TurnOff(const char* why) {
         {{"device", path()}, {"why", why}});
 }
 
-void DeviceLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done,
+void DeviceLog::Read(std::shared_ptr<Rung::Reading> reading, IoClass io_class, ReadDone done,
                      bool caller_waits) {
   if (off_.load()) {
-    for (size_t i = 0; i < reads.size(); ++i) {
+    for (size_t i = 0; i < reading->blocks.size(); ++i) {
       done(i, absl::UnavailableError(path() + ": switched off after repeated failures"));
     }
     return;
   }
+  std::vector<BlockRead> reads = tier_.rung().Begin(reading.get());
   log_->Read(
       std::move(reads), io_class,
-      [this, done = std::move(done)](size_t i, const absl::Status& status) {
+      [this, reading, done = std::move(done)](size_t i, const absl::Status& status) {
         if (status.code() == absl::StatusCode::kInternal) {
           if (++read_failures_in_a_row_ >= kReadFailuresMax) TurnOff("reads keep failing");
         } else if (status.ok()) {
           read_failures_in_a_row_.store(0, std::memory_order_relaxed);
         }
-        done(i, status);
+        done(i, status.ok() ? tier_.rung().Finish(reading.get(), i) : status);
       },
       caller_waits);
 }
@@ -195,6 +197,7 @@ void DeviceLog::Flush() {
       if (order.kind == Order::Kind::kErase) Obey(order);
     }
     tier_.DropStale(&batch);
+    tier_.EncodeAll(&batch);
     if (!batch.empty()) log_->Append(StreamClass::kFresh, batch);
     bool is_last = false;
     {
@@ -308,10 +311,12 @@ void DeviceLog::OnRecovered(const SegmentTable& table) {
 }
 
 void DeviceLog::OnWritten(const AppendBlock& block, const BlockLocation& at) {
+  tier_.rung().Told(block);
   tier_.Written(number_, block, at);
 }
 
 void DeviceLog::OnNotWritten(const AppendBlock& block, const absl::Status& why) {
+  tier_.rung().Told(block);
   GivenUp reason = GivenUp::kDevice;
   if (absl::IsResourceExhausted(why)) reason = GivenUp::kFull;
   if (absl::IsInvalidArgument(why)) reason = GivenUp::kTooLarge;

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "storage/cache/device_tier.h"
+#include "storage/cache/rung.h"
 #include "storage/policy/write_budget.h"
 #include "storage/segment/segment_log.h"
 
@@ -49,7 +50,9 @@ class DeviceLog final : public LogOwner {
 
   // ---- Any thread, without the cache's mutex.
   DeviceStats Stats() const;
-  void Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone done, bool caller_waits);
+  // As SegmentLog::Read; `done` is told when the blocks are decoded.
+  void Read(std::shared_ptr<Rung::Reading> reading, IoClass io_class, ReadDone done,
+            bool caller_waits);
   absl::Status Wait(const OrderEnd& end);  // BLOCKS
   // Behind all that is queued now.  BLOCKS.
   void Seal();

@@ -76,6 +76,10 @@ struct DeviceTierStats {
   uint64_t loaded_blocks = 0, loaded_bytes = 0;
   uint64_t load_failed_blocks = 0;   // gone, damaged, or the device's error
   uint64_t load_no_room_blocks = 0;  // the host tier had no slot
+  // Of the rung.
+  uint64_t encoded_blocks = 0, encoded_saved_bytes = 0, kept_raw_blocks = 0;
+  uint64_t decoded_blocks = 0, undecodable_blocks = 0;
+  uint64_t unknown_form_blocks = 0;  // found at the start in a representation that is not known
   Flights::Stats flights;
 };
 

@@ -50,7 +50,10 @@ std::string_view DeviceStateName(DeviceState state) {
 }
 
 DeviceTier::DeviceTier(Cache::Rep* cache, const DeviceTierOptions& options)
-    : cache_(*cache), options_(options), index_(cache->incarnation, options.max_entries) {
+    : cache_(*cache),
+      options_(options),
+      index_(cache->incarnation, options.max_entries),
+      rung_(options.rung) {
   if (options_.catalogue != nullptr) preloader_ = std::thread([this] { Preload(); });
 }
 
@@ -138,6 +141,12 @@ DeviceTierStats DeviceTier::Stats() {
   stats.dirty_bytes = dirty_bytes_;
   stats.dirty_bytes_max = DirtyMax();
   stats.flights = flights_.stats();
+  const Rung::Counters rung = rung_.counters();
+  stats.encoded_blocks = rung.encoded_blocks;
+  stats.encoded_saved_bytes = rung.encoded_saved_bytes;
+  stats.kept_raw_blocks = rung.kept_raw_blocks;
+  stats.decoded_blocks = rung.decoded_blocks;
+  stats.undecodable_blocks = rung.undecodable_blocks;
   for (const auto& device : Devices()) {
     DeviceStats of = device->Stats();
     of.step = device->budget().step();
@@ -279,8 +288,9 @@ void DeviceTier::Recovered(uint32_t device, const SegmentTable& table, ErasedSeq
       if (!living[i] || !ns.has_value()) continue;
       if (index_.at(*ns).generation != 0) continue;  // cleared since the start
       if (IsForgotten(*ns, record.key)) continue;
-      index_.Insert(*ns, record,
-                    {device, {table.facts.segment_id, record.off4k}, record.c64_stored});
+      if (!IsKnownRepresentation(record.repr)) ++counted_.unknown_form_blocks;
+      const BlockLocation at{table.facts.segment_id, record.off4k};
+      index_.Insert(*ns, record, DeviceIndex::PlaceOf(record, device, at));
     }
   }
 }
@@ -327,14 +337,14 @@ void DeviceTier::Written(uint32_t device, const AppendBlock& block, const BlockL
     const auto ns = index_.FindNamespace(block.ns);
     ++counted_.written_blocks;
     counted_.written_bytes += block.record.stored_len;
+    devices_[device]->budget().GiveBack(dirty.bytes - block.record.pages() * kUnit);
     const bool is_stale =
         dirty.is_forgotten || !ns || index_.at(*ns).generation != GenerationOf(block);
     if (is_stale && options_.bug != PlantedTierBug::kClearedArrives) {
       GiveUp(GivenUp::kInvalidated);
       return;
     }
-    const DeviceIndex::Place place{device, at, block.record.c64_stored};
-    if (!index_.Insert(*ns, block.record, place) &&
+    if (!index_.Insert(*ns, block.record, DeviceIndex::PlaceOf(block.record, device, at)) &&
         index_.Find(*ns, block.record.key) == kNoEntry) {
       GiveUp(GivenUp::kIndex);
       return;
@@ -404,7 +414,8 @@ void DeviceTier::Moved(uint32_t device, const NamespaceId& id, const BlockRecord
   const auto ns = index_.FindNamespace(id);
   if (!ns) return;
   devices_[device]->budget().Charge(record.pages() * kUnit, devices_[device]->NowSeconds());
-  index_.Move(*ns, record, {device, from, record.c64_stored}, {device, to, record.c64_stored});
+  index_.Move(*ns, record, DeviceIndex::PlaceOf(record, device, from),
+              DeviceIndex::PlaceOf(record, device, to));
 }
 
 void DeviceTier::Reclaimed(uint32_t device, const SegmentTable& table) {

@@ -30,6 +30,7 @@
 #include "storage/cache/device_stats.h"
 #include "storage/cache/flights.h"
 #include "storage/cache/load_times.h"
+#include "storage/cache/rung.h"
 #include "storage/policy/seen_counts.h"
 #include "storage/segment/erased_seqs.h"
 
@@ -68,6 +69,7 @@ class DeviceTier {
   void CloseLoads();
   bool closing() const { return is_closing_; }
   LoadTimes& load_times() { return load_times_; }
+  Rung& rung() { return rung_; }  // no mutex
   // Adds what a load of those of the keys that are not in the host tier has to wait for.
   void AddWanted(const NamespaceRecord& ns, std::span<const BlockKey> keys,
                  WantedBytes* wanted) const;
@@ -121,6 +123,8 @@ class DeviceTier {
                        std::vector<bool>* keep);
   // Takes out blocks of namespaces that were cleared since they were queued.
   void DropStale(std::vector<AppendBlock>* blocks);
+  // Gives them the rung's form; what they are by layout it asks under the mutex.
+  void EncodeAll(std::vector<AppendBlock>* blocks);
   void Moved(uint32_t device, const NamespaceId& ns, const BlockRecord& record,
              const BlockLocation& from, const BlockLocation& to);
   void Reclaimed(uint32_t device, const SegmentTable& table);
@@ -182,6 +186,7 @@ class DeviceTier {
   SeenCounts seen_;
   Flights flights_{Flights::Limits()};
   LoadTimes load_times_;
+  Rung rung_;
   std::vector<std::shared_ptr<DeviceLog>> devices_;  // null: removed
   absl::flat_hash_map<EntryId, Dirty> dirty_;
   uint64_t dirty_bytes_ = 0;

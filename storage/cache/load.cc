@@ -61,6 +61,7 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
   struct Lead {
     size_t i = 0;  // of the key
     DeviceIndex::Place place;
+    DeviceIndex::Stored stored;
     uint32_t depth = 0;
     SlotRef slot;
     absl::Status status;
@@ -113,7 +114,12 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
     if (joined != Flights::Joined::kLeads) return true;
     DeviceIndex& index = r_.tier->index();
     index.Hit(on_device);
-    window->leads.push_back({at_, index.PlaceOf(on_device), index.DepthOf(on_device), {}, {}});
+    window->leads.push_back({at_,
+                             index.PlaceOf(on_device),
+                             index.StoredOf(on_device),
+                             index.DepthOf(on_device),
+                             {},
+                             {}});
     return true;
   }
 
@@ -141,19 +147,23 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
     reading->left.store(count);
     for (auto& [number, of_device] : reading->devices) of_device.left = of_device.members.size();
     for (auto& [number, of_device] : reading->devices) {
-      std::vector<BlockRead> reads;
+      auto wanted = std::make_shared<Rung::Reading>();
+      wanted->ns = ns_.info.id;
+      wanted->layout = ns_.info.layout;
+      uint64_t stored_bytes = 0;
       for (const size_t i : of_device.members) {
         const Lead& lead = reading->leads[i];
-        reads.push_back({lead.place.at, ns_.info.id, keys_[lead.i],
-                         static_cast<uint32_t>(ns_.info.block_bytes), lead.place.checksum,
-                         r_.arena->Data(lead.slot)});
+        wanted->blocks.push_back({lead.place,
+                                  lead.stored,
+                                  keys_[lead.i],
+                                  {r_.arena->Data(lead.slot), ns_.info.block_bytes}});
+        stored_bytes += lead.stored.bytes;
       }
       std::shared_ptr<DeviceLog> device;
       {
         MutexLock lock(&r_.mutex);
         device = r_.tier->device(number);
-        of_device.reading = r_.tier->load_times().Begin(
-            number, of_device.members.size() * ns_.info.block_bytes, Now());
+        of_device.reading = r_.tier->load_times().Begin(number, stored_bytes, Now());
       }
       const size_t members = of_device.members.size();
       auto done = [self = shared_from_this(), reading, to = &of_device](
@@ -164,7 +174,7 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
       };
       if (device != nullptr) {
         // What goes on in another thread must not hold that up.
-        device->Read(std::move(reads), io_class_, std::move(done),
+        device->Read(std::move(wanted), io_class_, std::move(done),
                      waiting_thread_ == std::this_thread::get_id());
         continue;
       }

@@ -94,6 +94,7 @@ absl::StatusOr<NamespaceInfo> Cache::OpenNamespace(const NamespaceDescriptor& de
   info.digest = DigestOf(descriptor);
   info.id = IdOf(info.digest);
   info.block_bytes = descriptor.block_bytes;
+  info.layout = BlockLayout::Of(descriptor);
   info.key_bytes = descriptor.key_bytes;
   info.tenant = descriptor.tenant;
   info.model = descriptor.model;

@@ -53,7 +53,7 @@ void DeviceTier::AddWanted(const NamespaceRecord& ns, std::span<const BlockKey> 
     const EntryId id = Find(ns, key);
     if (id == kNoEntry) continue;  // it has gone since it was found
     uint64_t& bytes = (*wanted)[index_.PlaceOf(id).device];
-    if (!flights_.Has(ns.info.id, key)) bytes += ns.info.block_bytes;
+    if (!flights_.Has(ns.info.id, key)) bytes += index_.StoredOf(id).bytes;
   }
 }
 

@@ -90,6 +90,11 @@ void WriteBudget::Charge(uint64_t bytes, double now_seconds) {
   UpdateStep();
 }
 
+void WriteBudget::GiveBack(uint64_t bytes) {
+  level_ = std::min(burst_, level_ + static_cast<double>(bytes));
+  UpdateStep();
+}
+
 std::string WriteBudget::Save(int64_t wall_seconds) const {
   return absl::StrFormat("1 %.0f %d", level_, wall_seconds);
 }

@@ -57,6 +57,8 @@ class WriteBudget {
   uint32_t Admit(const RunFacts& run, double now_seconds);
   // Bytes written without asking: survivors, footers. May put the level below 0.
   void Charge(uint64_t bytes, double now_seconds);
+  // Of what Admit took so much was not written after all.
+  void GiveBack(uint64_t bytes);
 
   AdmissionStep step() const { return step_; }
   double level_bytes() const { return level_; }

@@ -35,7 +35,9 @@ inline constexpr size_t kMaxDescriptorPages = 26;
 inline constexpr size_t kMaxSegmentRecords = kMaxSegmentBytes / kUnit;
 inline constexpr size_t kMaxSegmentNamespaces = 4096;
 inline constexpr uint32_t kFormatVersion = 1;
-inline constexpr uint64_t kKnownIncompat = 0;
+// Incompatible features: records in another representation than raw.
+inline constexpr uint64_t kIncompatRepresentations = 1;
+inline constexpr uint64_t kKnownIncompat = kIncompatRepresentations;
 
 using DeviceUuid = std::array<uint8_t, 16>;
 std::string UuidText(const DeviceUuid& uuid);
@@ -100,7 +102,7 @@ struct BlockRecord {
   uint32_t depth_flags = 0;  // depth in the low 24 bits
   uint16_t ns_ref = 0;       // into the namespaces beside the records
   uint8_t key_len = 0;
-  uint8_t repr = 0;  // 0: raw
+  uint8_t repr = 0;  // 0: raw; the owner knows the others
   uint8_t hits = 0;
   uint8_t lives = 0;  // how often it was carried on from a segment that ended
   std::array<uint8_t, 6> reserved{};

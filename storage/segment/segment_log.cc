@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<SegmentLog>> SegmentLog::Open(Device* device, Cat
   }
   const std::vector<uint64_t> known = catalogue->Segments(rep->superblock.uuid);
   if (!known.empty()) last_id = std::max(last_id, known.back());
+  rep->superblock.incompat |= options.incompat;
   if (options.bug != PlantedBug::kEpochReused)
     KV_RETURN_IF_ERROR(BeginEpoch(device, &rep->superblock, last_id >> 32));
   rep->next_seq = rep->superblock.epoch << 36 | 1;

@@ -70,6 +70,7 @@ struct LogOptions {
   uint32_t free_slots_goal = 4;     // what Maintain keeps ready; cut to a quarter of the slots
   uint32_t strikes_max = 3;         // failed reads or blocks until a segment is evacuated
   uint32_t write_failures_max = 8;  // in a row, until the device is switched off for writing
+  uint64_t incompat = 0;            // features of what it will append: the superblock says so first
   bool recovery_thread = false;     // Recover reads a segment's table while the owner has the last
   // Runs the check of reads over 256 KiB; null: on the device's thread.
   std::function<void(std::function<void()>)> executor;
