@@ -233,6 +233,26 @@ TEST_F(IdentityTest, WrongTokensGetNothing) {
   EXPECT_EQ(AskAll(good, ns).counts.at("Lookup"), 4u);
 }
 
+TEST_F(IdentityTest, TheStreamOfARevokedCallerIsCut) {
+  Start();
+  const std::string goes = Token("a", VerbSet::All(), "goes"), stays = Token("b");
+  grpc::ClientContext cut, kept;
+  Show(&cut, goes);
+  Show(&kept, stays);
+  const auto ends = stub_->WatchEvents(&cut, {}), lives = stub_->WatchEvents(&kept, {});
+  v1::EventBatch batch;
+  ASSERT_TRUE(ends->Read(&batch));
+  ASSERT_TRUE(lives->Read(&batch));
+  Write("revoked", "token goes\n");
+  EXPECT_FALSE(ends->Read(&batch));
+  EXPECT_EQ(ends->Finish().error_code(), grpc::CANCELLED);  // and not for want of time
+  EXPECT_EQ(server_->Stats().streams.unwelcome, 1u);
+  ASSERT_TRUE(PutAs(stays, OpenAs(stays)).ok());
+  EXPECT_TRUE(lives->Read(&batch));
+  kept.TryCancel();
+  EXPECT_EQ(lives->Finish().error_code(), grpc::CANCELLED);
+}
+
 TEST_F(IdentityTest, OversizedMetadata) {
   Start();
   for (const size_t bytes : {16u << 10, 1u << 20}) {
