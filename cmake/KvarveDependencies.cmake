@@ -15,6 +15,9 @@ pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 find_package(Protobuf REQUIRED)               # module mode: Debian ships no config file
 find_package(gRPC CONFIG REQUIRED)
+if(KVARVE_SANITIZE AND TARGET re2::re2)  # says -pthread, with which the precompiled headers, made without, are not used
+  set_property(TARGET re2::re2 PROPERTY INTERFACE_COMPILE_OPTIONS "")
+endif()
 get_target_property(KVARVE_GRPC_PLUGIN gRPC::grpc_cpp_plugin LOCATION)
 find_package(yaml-cpp CONFIG REQUIRED)
 if(NOT TARGET yaml-cpp::yaml-cpp)            # its name since 0.8
