@@ -59,9 +59,9 @@ absl::StatusOr<std::vector<MemoryExporter>> RangesOf(const cuda::Driver& driver,
         end <= ranges.back().range().end)
       continue;
     KV_ASSIGN_OR_RETURN(
-        MemoryExporter range,
+        const MemoryExporter range,
         MemoryExporter::Create(driver, uuid, tensor.base, static_cast<uint64_t>(tensor.bytes)));
-    ranges.push_back(std::move(range));
+    ranges.push_back(range);
   }
   if (ranges.empty() || ranges.size() > kMaxAgentRanges)
     return absl::InvalidArgumentError(absl::StrFormat("%d allocations", ranges.size()));

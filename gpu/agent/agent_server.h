@@ -46,6 +46,7 @@ class AgentServer {
     uint64_t sessions = 0, attached = 0;    // now
     uint64_t connections = 0, refused = 0;  // since Start
     uint64_t moves = 0, failed_moves = 0, stale_moves = 0;
+    bool device_failed = false;  // for good: the process should end, and another begin
   };
   Stats stats() const;
 

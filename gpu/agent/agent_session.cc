@@ -284,6 +284,7 @@ absl::Status AgentSession::Reap() {
     {
       MutexLock lock(&server_.mutex_);
       ++(done.ok() ? server_.stats_.moves : server_.stats_.failed_moves);
+      server_.stats_.device_failed |= absl::IsUnavailable(done.status());
     }
     KV_RETURN_IF_ERROR(Say(AgentBytes(moved)));
   }

@@ -347,6 +347,31 @@ TEST_F(AgentServerTest, WhatIsNoMessageEndsItsConnectionAlone) {
             absl::OkStatus());
 }
 
+TEST_F(AgentServerTest, ADeviceThatFailsIsAMissAndTheServerKnows) {
+  server_.reset();
+  g_table = driver_.table();
+  cuda::Driver failing = g_table;
+  failing.EventQuery = [](cuda::Event event) {
+    return g_sticky ? cuda::Result{700} : g_table.EventQuery(event);
+  };
+  failing.EventSynchronize = [](cuda::Event event) {
+    return g_sticky ? cuda::Result{700} : g_table.EventSynchronize(event);
+  };
+  const auto device = OpenCudaDevice(failing, "", testing::kAgentModule).value();
+  const auto server = AgentServer::Start(failing, device, options_).value();
+  auto client = Connected();
+  const uint64_t generation = Attach(*client).value();
+  g_sticky = true;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(absl::IsUnavailable(End(*client, client->Start(generation, MoveDirection::kGather,
+                                                               0, pages_.RandomIds(), kPatience))));
+  }
+  EXPECT_TRUE(server->stats().device_failed);
+  EXPECT_TRUE(client->connected());
+  while (driver_.queued() > 0) std::this_thread::yield();  // a device that failed would not run on
+  g_sticky = false;
+}
+
 TEST_F(AgentServerTest, TheSocketIsOneAgentsAndAStaleOneIsReplaced) {
   const auto other = AgentServer::Start(driver_.table(), pages_.device, options_);
   EXPECT_TRUE(absl::IsAlreadyExists(other.status())) << other.status();

@@ -37,8 +37,11 @@ absl::Status Serve(const Settings& settings, const sigset_t& ends) {
   std::printf("kvarve-agent: %s on %s\n", settings.socket.c_str(), device->info().uuid.c_str());
   std::fflush(stdout);
   KV_ASSIGN_OR_RETURN(const auto server, AgentServer::Start(*driver, std::move(device), options));
-  int signal = 0;
-  ::sigwait(&ends, &signal);
+  constexpr timespec kLook{1, 0};
+  while (::sigtimedwait(&ends, nullptr, &kLook) < 0) {
+    // No process gets rid of such an error: a new one has to begin.
+    if (server->stats().device_failed) return absl::InternalError("the device failed");
+  }
   return absl::OkStatus();
 }
 

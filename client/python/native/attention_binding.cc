@@ -1,12 +1,13 @@
 // kvarve._native.attend: attention over blocks where they lie.
-#include <atomic>
+#include <memory>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "client/python/native/casts.h"
+#include "gpu/attention/attend.h"
 #include "gpu/attention/attention.h"
+#include "gpu/device/cpu_device.h"
 
 namespace kvarve::python {
 namespace {
@@ -25,20 +26,10 @@ struct Shape {
   uint32_t layer, layers, kv_heads, block_tokens, k_dim, v_dim;
 };
 
-void RunOn(PagedAttention* attention, uint32_t threads, const float* q) {
-  std::atomic<size_t> next = 0;
-  const auto run = [&] {
-    for (size_t item = next++; item < attention->items(); item = next++) attention->Run(item, q);
-  };
-  std::vector<std::jthread> others;
-  for (uint32_t i = 1; i < threads; ++i) others.emplace_back(run);
-  run();
-}
-
 // A whole buffer that is written to.
-float* Output(const py::buffer_info& info, uint64_t bytes, const char* what) {
-  CheckBytes(static_cast<uint64_t>(info.size * info.itemsize), bytes, what);
-  return static_cast<float*>(info.ptr);
+std::span<float> Output(const py::buffer_info& info, uint64_t numbers, const char* what) {
+  CheckBytes(static_cast<uint64_t>(info.size * info.itemsize), numbers * sizeof(float), what);
+  return {static_cast<float*>(info.ptr), numbers};
 }
 
 void Attend(const py::handle& q, const py::sequence& blocks, const py::buffer& out,
@@ -56,8 +47,13 @@ void Attend(const py::handle& q, const py::sequence& blocks, const py::buffer& o
   const ReadBuffer queries(q);
   CheckBytes(queries.size(), rows * shape.k_dim * sizeof(float), "q");
   const py::buffer_info outputs = out.request(true), sums = lse.request(true);
-  float* const to = Output(outputs, rows * pages.v_dim * sizeof(float), "out");
-  float* const lse_to = Output(sums, rows * sizeof(float), "lse");
+  AttendRequest request;
+  request.pages = pages;
+  request.options = options;
+  request.q = {reinterpret_cast<const float*>(queries.data()), rows * shape.k_dim};
+  request.out = Output(outputs, rows * pages.v_dim, "out");
+  request.lse = Output(sums, rows, "lse");
+  request.threads = threads;
   std::vector<ReadBuffer> kept;
   std::vector<const std::byte*> at;
   for (const py::handle& block : blocks) {
@@ -66,13 +62,9 @@ void Attend(const py::handle& q, const py::sequence& blocks, const py::buffer& o
     at.push_back(kept.back().data());
   }
   sequence.blocks = at;
-  PagedAttention attention =
-      ValueOrRaise(PagedAttention::Create(pages, options, std::span(&sequence, 1)));
-  WithoutGil([&] {
-    RunOn(&attention, threads, reinterpret_cast<const float*>(queries.data()));
-    attention.Finish({}, to, lse_to);
-    return 0;
-  });
+  request.sequences = std::span(&sequence, 1);
+  const std::unique_ptr<Attender> attender = ValueOrRaise(Attender::Create(NewCpuDevice(), 0));
+  OkOrRaise(WithoutGil([&] { return attender->Run(request); }));
 }
 
 void Merge(const py::sequence& outs, const py::sequence& lses, const py::buffer& out,
@@ -91,8 +83,8 @@ void Merge(const py::sequence& outs, const py::sequence& lses, const py::buffer&
     states.push_back({values, reinterpret_cast<const float*>(sum.data())});
   }
   const py::buffer_info outputs = out.request(true), sums = lse.request(true);
-  MergeStates(states, rows, dim, {}, Output(outputs, rows * dim * sizeof(float), "out"),
-              Output(sums, rows * sizeof(float), "lse"));
+  MergeStates(states, rows, dim, {}, Output(outputs, rows * dim, "out").data(),
+              Output(sums, rows, "lse").data());
 }
 
 }  // namespace
