@@ -27,6 +27,7 @@ struct CaseLaunch {
   uint32_t grid = 0;
   std::vector<uint8_t> params;
   std::vector<uint32_t> addresses;  // offsets of words that count from the image's begin
+  bool operator==(const CaseLaunch&) const = default;
 };
 
 // Numbers at `offset`: |got - want| <= absolute + relative * |want|, or the larger of both;
@@ -37,11 +38,13 @@ struct CaseNumbers {
   std::vector<float> want;
   double absolute = 0, relative = 0;
   bool is_larger = false;
+  bool operator==(const CaseNumbers&) const = default;
 };
 
 struct CaseBytes {
   uint64_t offset = 0;
   std::vector<uint8_t> bytes;
+  bool operator==(const CaseBytes&) const = default;
 };
 
 struct DeviceCase {
@@ -52,6 +55,7 @@ struct DeviceCase {
   std::vector<CaseNumbers> numbers;
   std::vector<CaseBytes> changed;                      // what the image has afterwards
   std::vector<std::pair<uint64_t, uint64_t>> ignored;  // [begin, end): scratch
+  bool operator==(const DeviceCase&) const = default;
 };
 inline constexpr uint64_t kImageAlignment = 256;
 

@@ -2,6 +2,7 @@
 // hang, fail or die, and of a kernel that answers wrong.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -154,36 +155,46 @@ TEST(BenchStepsTest, WhatAStepStartedGoesWithIt) {
 
 class GpuBenchTest : public ::testing::Test {
  protected:
+  // In a process of its own: the shim's fibers are threads to ThreadSanitizer, and then steps,
+  // which are forked, may have none.
   static void SetUpTestSuite() {
-    cases() = RecordCases(true);
-    ASSERT_FALSE(::testing::Test::HasFailure());
-    ASSERT_TRUE(SaveCases(cases(), path()).ok());
+    path();
+    const pid_t pid = ::fork();
+    if (pid == 0) ::_exit(Record());
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    ASSERT_EQ(status, 0) << "an oracle disagrees, or a file is not what was saved";
+    cases() = LoadCases(path()).value();
+  }
+  static int Record() {
+    const std::vector<DeviceCase> recorded = RecordCases(true);
+    if (::testing::Test::HasFailure() || !SaveCases(recorded, path()).ok()) return 1;
+    const auto loaded = LoadCases(path());
+    if (!loaded.ok() || loaded->size() != recorded.size()) return 2;
+    for (size_t i = 0; i < recorded.size(); ++i) {
+      if (!((*loaded)[i] == recorded[i])) return 3;
+    }
+    return 0;
   }
   static void TearDownTestSuite() { std::remove(path().c_str()); }
   static std::vector<DeviceCase>& cases() {
     static auto& all = *new std::vector<DeviceCase>;
     return all;
   }
-  static std::string path() { return TempFile("cases"); }
+  static const std::string& path() {  // of the test's process, also in its children
+    static const auto& name = *new std::string(TempFile("cases"));
+    return name;
+  }
 };
 
-TEST_F(GpuBenchTest, TheCasesHaveEveryKernelAndComeBackFromTheirFile) {
+TEST_F(GpuBenchTest, TheCasesHaveEveryKernel) {
   std::set<std::string> expected, there;
   for (const KernelInfo& info : kKernels) expected.insert(info.name);
   for (const DeviceCase& which : cases()) {
     for (const CaseLaunch& launch : which.launches) there.insert(launch.kernel);
+    EXPECT_TRUE(!which.numbers.empty() || !which.changed.empty()) << which.name;
   }
   EXPECT_EQ(there, expected);
-  const auto loaded = LoadCases(path());
-  ASSERT_TRUE(loaded.ok()) << loaded.status();
-  ASSERT_EQ(loaded->size(), cases().size());
-  for (size_t i = 0; i < cases().size(); ++i) {
-    EXPECT_EQ((*loaded)[i].image, cases()[i].image);
-    EXPECT_EQ((*loaded)[i].addresses, cases()[i].addresses);
-    ASSERT_EQ((*loaded)[i].numbers.size(), cases()[i].numbers.size());
-    for (size_t k = 0; k < cases()[i].numbers.size(); ++k)
-      EXPECT_EQ((*loaded)[i].numbers[k].want, cases()[i].numbers[k].want);
-  }
 }
 
 TEST_F(GpuBenchTest, AFileThatIsNoneIsRefused) {
