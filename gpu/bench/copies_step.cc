@@ -13,7 +13,6 @@
 namespace kvarve::gpu_bench {
 namespace {
 
-constexpr int kRounds = 5;
 enum class Way { kToDevice, kToHost, kBoth };
 struct WayName {
   Way way;
@@ -27,6 +26,7 @@ class Copies {
   static absl::StatusOr<std::unique_ptr<Copies>> Create(const Plan& plan, uint64_t bytes) {
     auto copies = std::make_unique<Copies>();
     copies->bytes_ = bytes;
+    copies->rounds_ = Rounds(plan);
     KV_ASSIGN_OR_RETURN(copies->device_, Open(plan));
     for (Side& side : copies->sides_) {
       KV_ASSIGN_OR_RETURN(side.memory, copies->device_->Allocate(bytes));
@@ -49,7 +49,7 @@ class Copies {
       KV_RETURN_IF_ERROR(side.stream->Copy({&table, 1}, CopyOrder::kStream));
       KV_RETURN_IF_ERROR(Finish(*side.stream));
     }
-    KV_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(kRounds, [&]() -> absl::Status {
+    KV_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(rounds_, [&]() -> absl::Status {
                           for (int i = 0; i < 2; ++i) {
                             if (Wanted(way, i))
                               KV_RETURN_IF_ERROR(Queue(sides_[i], i == 1, by_kernel));
@@ -94,6 +94,7 @@ class Copies {
   }
 
   uint64_t bytes_ = 0;
+  int rounds_ = 1;
   std::shared_ptr<ComputeDevice> device_;
   Side sides_[2];
 };

@@ -45,6 +45,8 @@ std::vector<Step> GpuSteps(const Plan& plan);
 
 // For the steps' files.
 absl::StatusOr<std::shared_ptr<ComputeDevice>> Open(const Plan& plan);
+// Of a measurement; a rehearsal measures nothing.
+inline int Rounds(const Plan& plan) { return plan.tiny ? 1 : 5; }
 // Median seconds of `work`, which waits for what it queued.
 absl::StatusOr<double> MedianSeconds(int rounds, const std::function<absl::Status()>& work);
 absl::Status Finish(DeviceStream& stream);

@@ -12,26 +12,24 @@
 namespace kvarve::gpu_bench {
 namespace {
 
-constexpr int kRounds = 5;
 constexpr uint32_t kPageTokens = 16, kGroup = 64;
 constexpr uint64_t kTables = kMiB;  // room for tables of a launch
-
-// Rounds of `times` runs each, so that a round is long beside a launch.
-absl::StatusOr<double> SecondsOf(DeviceStream& stream, int times,
-                                 const std::function<absl::Status()>& queue) {
-  KV_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(kRounds, [&]() -> absl::Status {
-                        for (int i = 0; i < times; ++i) KV_RETURN_IF_ERROR(queue());
-                        return Finish(stream);
-                      }));
-  return seconds / times;
-}
 
 struct Rig {
   std::shared_ptr<ComputeDevice> device;
   std::unique_ptr<DeviceStream> stream;
   double ceiling = 0;  // bytes a second, read and written
-  int times = 1;
+  int times = 1, rounds = 1;
 };
+
+// Rounds of `times` runs each, so that a round is long beside a launch.
+absl::StatusOr<double> SecondsOf(const Rig& rig, const std::function<absl::Status()>& queue) {
+  KV_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(rig.rounds, [&]() -> absl::Status {
+                        for (int i = 0; i < rig.times; ++i) KV_RETURN_IF_ERROR(queue());
+                        return Finish(*rig.stream);
+                      }));
+  return seconds / rig.times;
+}
 
 void Say(const Report& report, const Rig& rig, Json row, double bytes, double seconds) {
   row["microseconds"] = seconds * 1e6;
@@ -47,7 +45,7 @@ absl::Status Ceiling(const Plan& plan, const Report& report, Rig* rig) {
                       HostBuffer::Create(rig->device, plan.tiny ? 64 * kKiB : 16 * kMiB));
   KV_RETURN_IF_ERROR(FillNumbers(*rig->device, memory, *host));
   const CopyJob job{memory.address(), memory.address() + bytes, bytes};
-  KV_ASSIGN_OR_RETURN(const double seconds, SecondsOf(*rig->stream, rig->times, [&] {
+  KV_ASSIGN_OR_RETURN(const double seconds, SecondsOf(*rig, [&] {
                         return rig->stream->Copy({&job, 1}, CopyOrder::kStream);
                       }));
   rig->ceiling = 2.0 * static_cast<double>(bytes) / seconds;
@@ -119,7 +117,7 @@ absl::Status MeasureMove(const Rig& rig, Moves* moves, KernelFamily family, cons
                                          : PlanPack(family, moves->view, moves->layout, request);
   KV_RETURN_IF_ERROR(launch.status());
   KV_ASSIGN_OR_RETURN(const double seconds,
-                      SecondsOf(*rig.stream, rig.times, [&] { return rig.stream->Run(*launch); }));
+                      SecondsOf(rig, [&] { return rig.stream->Run(*launch); }));
   const auto raw = static_cast<double>(moves->pages.bytes());
   const double packed = fp8 || int4
                             ? static_cast<double>(PackedBlockBytes(tensors, moves->layout)) *
@@ -159,9 +157,8 @@ absl::Status MeasureAttention(const Plan& plan, const Rig& rig, const Report& re
         continue;
       }
       KV_RETURN_IF_ERROR(loop.status());
-      KV_ASSIGN_OR_RETURN(const double seconds, SecondsOf(*rig.stream, rig.times, [&] {
-                            return (*loop)->Run(*rig.stream);
-                          }));
+      KV_ASSIGN_OR_RETURN(const double seconds,
+                          SecondsOf(rig, [&] { return (*loop)->Run(*rig.stream); }));
       Say(report, rig, row, static_cast<double>((*loop)->kv_bytes()), seconds);
     }
   }
@@ -173,6 +170,7 @@ absl::Status MeasureAttention(const Plan& plan, const Rig& rig, const Report& re
 absl::Status RunMemory(const Plan& plan, const Report& report) {
   Rig rig;
   rig.times = plan.tiny ? 1 : 20;
+  rig.rounds = Rounds(plan);
   KV_ASSIGN_OR_RETURN(rig.device, Open(plan));
   KV_ASSIGN_OR_RETURN(rig.stream, rig.device->NewStream());
   KV_RETURN_IF_ERROR(Ceiling(plan, report, &rig));

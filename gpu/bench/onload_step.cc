@@ -18,7 +18,6 @@ namespace {
 using Time = std::chrono::steady_clock;
 
 constexpr uint32_t kPageTokens = 16;
-constexpr int kRounds = 5;
 constexpr int64_t kRegistrationNanos = 15'000'000'000;
 
 double Since(Time::time_point begin) {
@@ -27,6 +26,7 @@ double Since(Time::time_point begin) {
 
 struct Rig {
   std::shared_ptr<ComputeDevice> device;
+  int rounds = 1;
   BlockLayout layout;
   DeviceMemory pages;
   std::vector<std::byte> blocks;  // before what registers them
@@ -39,6 +39,7 @@ struct Rig {
 
 absl::Status Make(const Plan& plan, Rig* rig) {
   KV_ASSIGN_OR_RETURN(rig->device, Open(plan));
+  rig->rounds = Rounds(plan);
   rig->layout = plan.tiny ? BlockLayout{4, 1, 32, 16, 16, 2} : BlockLayout{32, 8, 128, 128, 128, 2};
   const uint64_t count = plan.tiny ? 2 : Transfer::kMaxBlocks;  // 256 MiB
   const uint64_t per_block = rig->layout.tokens / kPageTokens, all = count * per_block;
@@ -112,7 +113,7 @@ class FirstLayer {
   static absl::StatusOr<double> Shortest(const cuda::Driver& driver, Transfer& transfer,
                                          const Rig& rig, cuda::Stream stream, cuda::Event event) {
     double shortest = std::numeric_limits<double>::infinity();
-    for (int i = 0; i < kRounds; ++i) {
+    for (int i = 0; i < rig.rounds; ++i) {
       const Time::time_point begin = Time::now();
       KV_ASSIGN_OR_RETURN(const auto move,
                           transfer.Start(MoveDirection::kScatter, rig.moves, 0, rig.layout.tokens));
@@ -139,7 +140,7 @@ absl::Status Measure(const Plan& plan, const Rig& rig, MoveMethod method, bool n
                        rig.layout, options));
   const auto all = static_cast<double>(rig.blocks.size());
   for (const MoveDirection direction : {MoveDirection::kScatter, MoveDirection::kGather}) {
-    KV_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(kRounds, [&]() -> absl::Status {
+    KV_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(rig.rounds, [&]() -> absl::Status {
                           KV_ASSIGN_OR_RETURN(
                               const auto move,
                               transfer->Start(direction, rig.moves, 0, rig.layout.tokens));
