@@ -97,6 +97,12 @@ constexpr Setting kSettings[] = {
      "How often a day the devices may be written over; what they are rated for keeps them for "
      "their "
      "rated years. 0: no limit."},
+    {"nvme.admission", SettingType::kChoice, "all", "seen_before",
+     "What devices are given at most, however little was written of late: all; shallow: the first "
+     "64 "
+     "blocks of a chain, and what was asked for twice; seen_before: that alone, and a block behind "
+     "it; sampled: a quarter of that. What is left of nvme.drive_writes_per_day makes it less.",
+     0, 0, "all|shallow|seen_before|sampled"},
     {"nvme.rung", SettingType::kChoice, "raw", "planes",
      "In which form blocks are written to devices; what is there in another one is read all the "
      "same. planes: elements of two and four bytes, by byte planes of which zstd compresses the "

@@ -175,6 +175,10 @@ absl::StatusOr<NvmeOptions> NvmeOptionsOf(const Config& config, DeviceTierOption
       !(tier->drive_writes_per_day >= 0 && tier->drive_writes_per_day <= 1000)) {
     return Wrong(config, kWrites, "must be a number from 0 to 1000, for example 0.5");
   }
+  for (int step = 0; step < kAdmissionSteps; ++step) {
+    const auto admission = static_cast<AdmissionStep>(step);
+    if (AdmissionStepName(admission) == config.Text("nvme.admission")) tier->admission = admission;
+  }
   tier->rung = *RepresentationOfName(config.Text("nvme.rung"));
   tier->dirty_bytes_max = config.Bytes("nvme.dirty_bytes");
   tier->max_entries = static_cast<uint64_t>(config.Int("nvme.max_entries"));

@@ -92,7 +92,6 @@ size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t*
     more = hit == begin + slice.size() && hit < keys.size();
     if (more) continue;
     if (in_host != nullptr) *in_host = host;
-    if (rep_->tier != nullptr) rep_->tier->NoteAsked(keys, hit);
     ++rep_->counters.lookups;
     rep_->counters.lookup_keys += keys.size();
     rep_->counters.lookup_hit_keys += hit;

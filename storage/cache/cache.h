@@ -51,8 +51,9 @@ struct DeviceTierOptions {
   uint64_t max_entries = 64ull << 20;  // blocks on devices
   uint64_t dirty_bytes_max = 0;        // admitted and not yet written; 0: 16 MiB a device
   double drive_writes_per_day = 1;     // WriteBudget
-  int64_t gather_nanos = 20'000'000;   // how long a device waits for a whole frame
-  Representation rung = Representation::kRaw;  // in which blocks are written there
+  AdmissionStep admission = AdmissionStep::kAll;  // its most generous step
+  int64_t gather_nanos = 20'000'000;              // how long a device waits for a whole frame
+  Representation rung = Representation::kRaw;     // in which blocks are written there
   int64_t scrub_nanos = 0;  // an idle device verifies a segment so often; 0: never
   // Called for each block that is complete on a device, without a lock. For tests.
   std::function<void(const AppendBlock& block)> on_written;

@@ -253,6 +253,22 @@ TEST(CacheDevicesTest, BeyondTheWriteBudgetPutsStayInMemory) {
   EXPECT_GT(node.Stats().not_admitted_blocks[static_cast<size_t>(NotAdmitted::kBudget)], 48u);
 }
 
+// Asked for twice is read or put twice; who looks up a hundred times while it waits asks for
+// nothing.
+TEST(CacheDevicesTest, LookupsDoNotCountAsAskedFor) {
+  TestNode node({.admission = AdmissionStep::kSeenBefore});
+  const NamespaceInfo ns = node.Open();
+  const std::vector<BlockKey> chain = KeyChain(1, 8), longer = KeyChain(1, 12);
+  ASSERT_EQ(node.PutAll(ns, chain), 8u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(node.cache().Lookup(ns.handle, longer), 8u);
+  ASSERT_EQ(node.PutAll(ns, longer), 12u);
+  ASSERT_TRUE(node.WaitDevices());
+  EXPECT_EQ(node.Stats().written_blocks, 0u);
+  EXPECT_EQ(node.Stats().not_admitted_blocks[static_cast<size_t>(NotAdmitted::kBudget)], 8u);
+  EXPECT_EQ(node.Read(ns, chain), 8u);  // is offered again by the flusher
+  while (node.Stats().written_blocks < 8) std::this_thread::yield();
+}
+
 TEST(CacheDevicesTest, WhatWasInMemoryAtAPoliteStopComesBackToIt) {
   TestNode node({});
   const std::vector<BlockKey> chain = KeyChain(1, 50), branch = [&] {

@@ -77,6 +77,7 @@ uint64_t DeviceTier::QuotaRoom(const NamespaceRecord& ns) const {
 void DeviceTier::Offer(const NamespaceRecord& ns, std::span<const EntryId> run,
                        const BlockKey* parent, uint32_t recompute_us, bool pinned) {
   if (run.empty() || ns.device_ns == kNoDeviceNs) return;
+  const uint32_t seen_blocks = SeenBlocks(run, parent);  // whatever becomes of it
   const IndexEntry& first = cache_.index->Get(run.front());
   const std::shared_ptr<DeviceLog> device =
       parent != nullptr ? DeviceOf(ns, *parent) : DeviceOfRoot(first.key);
@@ -92,13 +93,28 @@ void DeviceTier::Offer(const NamespaceRecord& ns, std::span<const EntryId> run,
   facts.blocks = static_cast<uint32_t>(allowed);
   facts.block_bytes = block_bytes;
   facts.parent_on_device = parent != nullptr;
-  facts.seen = std::max(seen_.Of(first.key), parent != nullptr ? seen_.Of(*parent) : 0);
+  facts.seen_blocks = std::min(seen_blocks, facts.blocks);
   facts.pinned = pinned;
-  // What goes on from a block on a device belongs to a chain that was chosen.
-  facts.chain_hash = parent != nullptr ? 0 : first.key.Word(2);
+  facts.hash = first.key.Word(2);
   const size_t admitted = device->budget().Admit(facts, device->NowSeconds());
   NotAdmit(NotAdmitted::kBudget, allowed - admitted);
   Admit(ns, run.first(admitted), parent, recompute_us, device.get());
+}
+
+// Whoever puts or reads a block asked for it, and for the one before it.
+uint32_t DeviceTier::SeenBlocks(std::span<const EntryId> run, const BlockKey* parent) {
+  if (parent != nullptr) seen_.Add(*parent);
+  uint32_t blocks = 0;
+  bool all_before = true, parent_seen = parent != nullptr && seen_.Of(*parent) >= 2;
+  for (const EntryId id : run) {
+    const BlockKey& key = cache_.index->Get(id).key;
+    seen_.Add(key);
+    const bool seen = seen_.Of(key) >= 2;
+    all_before = all_before && (seen || parent_seen);
+    blocks += all_before ? 1 : 0;
+    parent_seen = seen;
+  }
+  return blocks;
 }
 
 size_t DeviceTier::OfferChain(EntryId deepest, bool pinned) {
@@ -146,8 +162,6 @@ void DeviceTier::OfferAgain() {
   for (const EntryId id : ids) {
     MutexLock lock(&cache_.mutex);
     if (dirty_bytes_ >= DirtyMax() / 2) return;  // puts come first
-    const IndexEntry& entry = cache_.index->Get(id);
-    if (entry.used && entry.live) seen_.Add(entry.key);
     OfferChain(id, /*pinned=*/false);
   }
 }

@@ -35,6 +35,7 @@ WriteBudgetOptions BudgetOf(const DeviceInfo& info, const DeviceTierOptions& opt
   WriteBudgetOptions budget;
   budget.capacity_bytes = info.bytes;
   budget.drive_writes_per_day = options.drive_writes_per_day;
+  budget.least = options.admission;
   return budget;
 }
 

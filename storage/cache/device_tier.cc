@@ -262,11 +262,6 @@ absl::Status DeviceTier::FinishErase(const Waits& waits) {
   return status;
 }
 
-void DeviceTier::NoteAsked(std::span<const BlockKey> keys, size_t found) {
-  if (found > 0) seen_.Add(keys[found - 1]);
-  if (found < keys.size()) seen_.Add(keys[found]);
-}
-
 // ---- What the logs tell
 
 void DeviceTier::Recovered(uint32_t device, const SegmentTable& table, ErasedSeqs* erased) {
@@ -333,7 +328,9 @@ DeviceTier::Dirty DeviceTier::EndDirty(EntryId id) {
 void DeviceTier::Written(uint32_t device, const AppendBlock& block, const BlockLocation& at) {
   {
     MutexLock lock(&cache_.mutex);
-    const Dirty dirty = EndDirty(EntryOf(block));
+    const EntryId id = EntryOf(block);
+    const bool is_live = cache_.index->Get(id).live;  // it is leased, and so there
+    const Dirty dirty = EndDirty(id);
     const auto ns = index_.FindNamespace(block.ns);
     ++counted_.written_blocks;
     counted_.written_bytes += block.record.stored_len;
@@ -349,6 +346,7 @@ void DeviceTier::Written(uint32_t device, const AppendBlock& block, const BlockL
       GiveUp(GivenUp::kIndex);
       return;
     }
+    if (is_live) cache_.policy->OnCopied(id, true);
   }
   if (options_.on_written) options_.on_written(block);
 }
@@ -425,7 +423,9 @@ void DeviceTier::Reclaimed(uint32_t device, const SegmentTable& table) {
     const auto handle = cache_.handle_of.find(index_.at(ns).id);
     if (handle == cache_.handle_of.end()) return;
     const NamespaceRecord& record = cache_.Record(handle->second);
-    if (cache_.index->Find(record.index, key) != kNoEntry) return;
+    if (const EntryId id = cache_.index->Find(record.index, key); id != kNoEntry) {
+      return cache_.policy->OnCopied(id, false);
+    }
     cache_.events.Add(CacheEventKind::kRemoved, record.name, key, depth);
   };
   index_.RemoveSegment(device, table, tell);

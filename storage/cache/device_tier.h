@@ -73,9 +73,6 @@ class DeviceTier {
   // Adds what a load of those of the keys that are not in the host tier has to wait for.
   void AddWanted(const NamespaceRecord& ns, std::span<const BlockKey> keys,
                  WantedBytes* wanted) const;
-  // Somebody asked for the keys and the leading `found` are there: counts the deepest found, and
-  // the one that will be put next.
-  void NoteAsked(std::span<const BlockKey> keys, size_t found);
   // What a read brought other bytes for, or what is on a device that cannot be read.
   void Drop(const NamespaceRecord& ns, const BlockKey& key, const DeviceIndex::Place& place);
 
@@ -158,6 +155,8 @@ class DeviceTier {
   }
   AppendBlock BlockOf(const NamespaceRecord& ns, EntryId id, const BlockKey* parent,
                       uint32_t recompute_us) const;
+  // Counts that the run was asked for; how many leading blocks were seen before.
+  uint32_t SeenBlocks(std::span<const EntryId> run, const BlockKey* parent);
   // The block, and those before it that are on no device either, in the order of the chain. How
   // many were handed to a device.
   size_t OfferChain(EntryId deepest, bool pinned);

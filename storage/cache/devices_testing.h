@@ -41,6 +41,7 @@ struct NodeOptions {
   PlantedTierBug bug = PlantedTierBug::kNone;
   bool prefer_recompute = true;
   Representation rung = Representation::kRaw;
+  AdmissionStep admission = AdmissionStep::kAll;
 };
 
 // A block's bytes, a function of its namespace and key. Of every other key they are as even as real
@@ -89,6 +90,7 @@ class TestNode {
     options.devices.dirty_bytes_max = options_.dirty_bytes;
     options.devices.bug = options_.bug;
     options.devices.rung = options_.rung;
+    options.devices.admission = options_.admission;
     options.prefer_recompute = options_.prefer_recompute;
     options.devices.drive_writes_per_day = options_.drive_writes_per_day;
     auto cache = Cache::Create(options);

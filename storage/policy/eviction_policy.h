@@ -29,7 +29,8 @@ struct BlockTraits {
       0;  // < kMaxPolicyGroups, dense; a victim is asked for by group (one pool's slot size)
   uint64_t key = 0;             // the same whenever this block comes again; 0: unknown
   uint32_t parent = kNoVictim;  // id of the block before it, if that is known
-  bool is_loaded = false;       // it came from a lower tier: its first touch is the access
+  bool is_loaded = false;       // it came from a lower tier, which has it still: its first touch is
+                                // the access
 };
 
 // What is told of a request, once, before its first touch or put.
@@ -68,6 +69,8 @@ class EvictionPolicy {
   // Became (or ceased to be) a victim's candidate: gained or lost its last child, its first or last
   // lease.
   virtual void OnEvictable(uint32_t id, bool evictable) = 0;
+  // A lower tier has it, too (or has it no more): to lose it here costs a load.
+  virtual void OnCopied(uint32_t id, bool copied) {}
   // Gone, whoever decided it.
   virtual void OnRemove(uint32_t id) = 0;
 

@@ -31,7 +31,10 @@ static_assert(sizeof(Resident) == 16 && ReuseClass::kCount <= 256);
 // Worths that differ by less than this are equal: they are estimates, and recency is a better guide
 // between them.
 constexpr double kTie = 1.4;
-constexpr uint8_t kKnown = 1, kEvictable = 2, kLoaded = 4;
+constexpr uint8_t kKnown = 1, kEvictable = 2, kLoaded = 4, kCopied = 8;
+// What a block that a lower tier has, too, is worth beside one that would have to be computed
+// again.
+constexpr double kCopyWorth = 0.1;
 constexpr uint32_t kMostOwed = 1 << 16;  // beyond it nothing is learned sooner
 constexpr uint32_t kOwedShares = 8;
 // Weight of a new block's cost in the mean that stands for costs that are not known.
@@ -103,7 +106,7 @@ class HazardPolicy final : public EvictionPolicy {
     resident.of_class = static_cast<uint8_t>(newcomer.of_class);
     resident.group = static_cast<uint16_t>(traits.group);
     resident.cost = CostCode(traits.recompute_us);
-    resident.flags = traits.is_loaded ? kKnown | kLoaded : kKnown;
+    resident.flags = traits.is_loaded ? kKnown | kLoaded | kCopied : kKnown;
     NoteCost(traits.recompute_us);
     ghosts_.GrowTo(++size_);
     if (evictable) AddCandidate(id);
@@ -161,6 +164,14 @@ class HazardPolicy final : public EvictionPolicy {
     } else {
       DropCandidate(id);
     }
+  }
+
+  void OnCopied(uint32_t id, bool copied) override {
+    KV_CHECK(Known(id));
+    uint8_t& flags = residents_[id].flags;
+    if (((flags & kCopied) != 0) == copied) return;
+    flags = static_cast<uint8_t>(copied ? flags | kCopied : flags & ~kCopied);
+    victim_ = kNoVictim;
   }
 
   void OnRemove(uint32_t id) override {
@@ -269,7 +280,7 @@ class HazardPolicy final : public EvictionPolicy {
 
   double WorthOf(const Resident& resident) const {
     return model_.Worth(resident.of_class, ReuseModel::AgeOf(AgeOf(resident.last_touch))) *
-           CostOf(resident.cost);
+           CostOf(resident.cost) * ((resident.flags & kCopied) != 0 ? kCopyWorth : 1);
   }
 
   // The oldest of those that are worth no more than the least, or as good as that.

@@ -35,7 +35,7 @@ struct Known {
   int of_class, chain;
   double cost;  // 0: unknown
   bool evictable;
-  bool loaded = false;
+  bool loaded = false, copied = false;
 };
 
 class Oracle {
@@ -53,7 +53,7 @@ class Oracle {
       ghosts_.Erase(traits.key);
     }
     block.evictable = evictable;
-    block.loaded = traits.is_loaded;
+    block.loaded = block.copied = traits.is_loaded;
     block.touch = ++clock_;
     blocks_[id] = block;
     const double cost = traits.recompute_us;
@@ -97,7 +97,8 @@ class Oracle {
   }
   double Worth(const Known& block) const {
     if (!model_.trained()) return 0;
-    return model_.Worth(block.of_class, ReuseModel::AgeOf(clock_ - block.touch)) * CostOf(block);
+    return model_.Worth(block.of_class, ReuseModel::AgeOf(clock_ - block.touch)) * CostOf(block) *
+           (block.copied ? .1 : 1);
   }
   std::optional<uint32_t> Victim(uint32_t group) const {
     double least = 1e300;
@@ -253,6 +254,11 @@ class HazardModelTest : public ::testing::TestWithParam<uint32_t> {
       for (uint64_t n = 1 + random_.Below(5); n > 0; --n) run.push_back(AnyId());
       policy_->OnTouchRun(run);
       oracle_.TouchRun(run);
+    } else if (what < 14) {
+      const uint32_t known = AnyId();
+      const bool copied = random_.OneIn(2);
+      policy_->OnCopied(known, copied);
+      oracle_.blocks_.at(known).copied = copied;
     } else if (what < 15) {
       const uint32_t known = AnyId();
       const bool evictable = random_.OneIn(2);
@@ -388,6 +394,32 @@ TEST(HazardPolicy, CostDecidesBetweenEqualChances) {
   }
   EXPECT_EQ(policy->Victim(0), 1u);  // 0 was touched last by far less than the cost differs
   EXPECT_TRUE(policy->Admits(dear, 1));
+}
+
+// Of two blocks that are about as good as each other the one that is not lost leaves.
+TEST(HazardPolicy, WhatALowerTierHasLeavesFirst) {
+  HazardOptions options;
+  options.fit_every = 1;
+  const auto policy = NewHazardPolicy(options);
+  policy->OnInsert(0, BlockTraits{}, true);
+  policy->OnInsert(1, BlockTraits{}, true);
+  policy->OnInsert(2, BlockTraits{}, false);
+  for (int n = 0; n < 5000; ++n) {
+    policy->OnRequest({});
+    const uint32_t all[] = {0, 1, 2};
+    policy->OnTouchRun(all);  // from the last to the first
+    BlockTraits newcomer;     // who pays for the learning
+    newcomer.key = 100 + n;
+    policy->OnRefuse(newcomer);
+  }
+  ASSERT_TRUE(policy->Learning().is_trained);
+  const uint32_t first = policy->Victim(0), other = 1 - first;
+  policy->OnCopied(other, true);
+  EXPECT_EQ(policy->Victim(0), other);
+  policy->OnCopied(first, true);
+  EXPECT_EQ(policy->Victim(0), first);
+  policy->OnCopied(first, false);
+  EXPECT_EQ(policy->Victim(0), other);
 }
 
 TEST(GhostTable, KeepsTheNewestOfEachSet) {

@@ -11,7 +11,7 @@ namespace {
 // Blocks that are written again take at most this share of the device's bytes a day, counted in
 // blocks: 1 of 4 written.
 constexpr uint64_t kRewriteShare = 4;
-constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;  // spreads the numbers of roots
+constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;  // spreads the numbers of blocks
 
 }  // namespace
 
@@ -33,23 +33,31 @@ void NvmeModel::Hit(uint32_t block) {
 }
 
 void NvmeModel::Offer(uint32_t leaf, double seconds) {
-  if (states_.empty() || states_[leaf].here) return;
-  run_.clear();
-  for (uint32_t block = leaf; block != Trace::kRoot && !states_[block].here;
-       block = trace_.parents[block]) {
-    run_.push_back(block);
+  if (states_.empty()) return;
+  path_.clear();
+  for (uint32_t block = leaf; block != Trace::kRoot; block = trace_.parents[block]) {
+    path_.push_back(block);
   }
-  std::reverse(run_.begin(), run_.end());
+  std::reverse(path_.begin(), path_.end());
+  const auto here = [this](uint32_t block) { return states_[block].here; };
+  const auto begin = std::ranges::find_if_not(path_, here);
+  run_.assign(begin, std::find_if(begin, path_.end(), here));
+  if (run_.empty()) return;
   RunFacts facts;
-  uint32_t root = run_.front();
-  for (; trace_.parents[root] != Trace::kRoot; root = trace_.parents[root]) ++facts.first_depth;
+  facts.first_depth = static_cast<uint32_t>(begin - path_.begin());
   facts.blocks = static_cast<uint32_t>(run_.size());
   facts.block_bytes = options_.block_bytes;
   const uint32_t parent = trace_.parents[run_.front()];
   facts.parent_on_device = parent != Trace::kRoot;
-  facts.seen = states_[run_.front()].seen;
-  if (parent != Trace::kRoot) facts.seen = std::max<uint32_t>(facts.seen, states_[parent].seen);
-  facts.chain_hash = (root + 1) * kGolden >> 32;
+  const auto seen_before = [this](uint32_t block) {
+    return block != Trace::kRoot && states_[block].seen >= 2;
+  };
+  while (facts.seen_blocks < run_.size()) {
+    const uint32_t block = run_[facts.seen_blocks];
+    if (!seen_before(block) && !seen_before(trace_.parents[block])) break;
+    ++facts.seen_blocks;
+  }
+  facts.hash = (uint64_t{run_.front()} + 1) * kGolden >> 32;
   const uint32_t admitted = budget_.Admit(facts, seconds);
   for (uint32_t i = 0; i < admitted; ++i) {
     // The block before it may have made place for it.

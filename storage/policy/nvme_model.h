@@ -1,8 +1,8 @@
 // The NVMe tier as a trace sees it: a ring in which the oldest block makes place, and comes to the
-// young end again if it was hit since it was written and its parent is still there. What leaves the
-// host tier is offered as the run that begins at its first ancestor that is not on the device; a
-// WriteBudget says how much of it is written.
-// THREADS: externally synchronised.  BLOCKS: never.
+// young end again if it was hit since it was written and its parent is still there. What a
+// request put or found in the host tier is offered as the run that begins at its first ancestor
+// that is not on the device; a WriteBudget says how much of it is written. THREADS: externally
+// synchronised.  BLOCKS: never.
 #ifndef KVARVE_STORAGE_POLICY_NVME_MODEL_H_
 #define KVARVE_STORAGE_POLICY_NVME_MODEL_H_
 
@@ -38,7 +38,7 @@ class NvmeModel {
   void Seen(uint32_t block);
   // It was asked for and found, so that the ring keeps it once more.
   void Hit(uint32_t block);
-  // It leaves the host tier, in which all its ancestors are.
+  // It is in the host tier, with all its ancestors, and was asked for.
   void Offer(uint32_t leaf, double seconds);
   const NvmeModelStats& stats() const { return stats_; }
 
@@ -55,7 +55,7 @@ class NvmeModel {
   WriteBudget budget_;
   std::vector<State> states_;  // of each block; empty: no such tier
   std::deque<uint32_t> ring_;  // the oldest in front
-  std::vector<uint32_t> run_;
+  std::vector<uint32_t> path_, run_;
   NvmeModelStats stats_;
 };
 

@@ -115,13 +115,15 @@ class Replayer {
     policy_->OnRequest(facts);
     policy_->OnTouchRun(std::span(blocks).first(in_host));
     size_t stored = in_host;
-    while (stored < blocks.size() && Put(blocks, stored, request.seconds)) ++stored;
+    while (stored < blocks.size() && Put(blocks, stored)) ++stored;
+    if (stored > 0) nvme_.Offer(blocks[stored - 1], request.seconds);
+    for (size_t i = 0; i < stored; ++i) policy_->OnCopied(blocks[i], nvme_.Has(blocks[i]));
     for (size_t i = stored; i < blocks.size(); ++i)
       policy_->OnRefuse(host_.Traits(blocks[i], static_cast<uint32_t>(i)));
     return hits;
   }
 
-  bool Put(const std::vector<uint32_t>& blocks, size_t at, double seconds) {
+  bool Put(const std::vector<uint32_t>& blocks, size_t at) {
     const BlockTraits traits = host_.Traits(blocks[at], static_cast<uint32_t>(at));
     if (host_.full()) {
       const uint32_t victim = host_.Victim(at == 0 ? Trace::kRoot : blocks[at - 1]);
@@ -129,11 +131,11 @@ class Replayer {
         result_.rejected += blocks.size() - at;
         return false;
       }
-      if (!policy_->Admits(traits, victim)) {
+      // Where there is a device everything gets there through the host tier.
+      if (options_.nvme.blocks == 0 && !policy_->Admits(traits, victim)) {
         result_.refused += blocks.size() - at;
         return false;
       }
-      nvme_.Offer(victim, seconds);
       host_.Evict(victim);
       ++result_.evicted;
     }

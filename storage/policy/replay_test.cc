@@ -225,7 +225,7 @@ TEST(Replay, ChainLongerThanTheCapacity) {
   }
 }
 
-// What leaves the host tier goes to the device as a whole chain, and is hit there.
+// What is put goes to the device as a whole chain, and is hit there.
 TEST(Replay, TwoTiersByHand) {
   const Trace trace = ParseTrace("0,0,0,1-3\n1,0,0,4-6\n2,0,0,1-3\n3,0,0,4-6\n").value();
   ReplayOptions options;

@@ -32,7 +32,9 @@ std::string_view AdmissionStepName(AdmissionStep step) {
 WriteBudget::WriteBudget(const WriteBudgetOptions& options)
     : rate_(RateOf(options)),
       burst_(rate_ * static_cast<double>(options.burst_seconds)),
-      level_(burst_) {}
+      level_(burst_),
+      least_(options.least),
+      step_(options.least) {}
 
 void WriteBudget::Refill(double now_seconds) {
   if (last_ >= 0 && now_seconds > last_)
@@ -46,13 +48,13 @@ void WriteBudget::UpdateStep() {
   const double share = level_ / burst_;
   auto step = static_cast<int>(step_);
   while (step + 1 < kAdmissionSteps && share <= kBegins[step + 1]) ++step;
-  while (step > 0 && share > kBegins[step] + kHysteresis) --step;
+  while (step > static_cast<int>(least_) && share > kBegins[step] + kHysteresis) --step;
   step_ = static_cast<AdmissionStep>(step);
 }
 
 uint32_t WriteBudget::Admit(const RunFacts& run, double now_seconds) {
   if (run.blocks == 0 || (run.first_depth > 0 && !run.parent_on_device)) return 0;
-  if (unlimited()) return run.blocks;
+  if (unlimited() && step_ == AdmissionStep::kAll) return run.blocks;
   Refill(now_seconds);
   uint32_t blocks = run.blocks;
   if (!run.pinned) {
@@ -62,17 +64,19 @@ uint32_t WriteBudget::Admit(const RunFacts& run, double now_seconds) {
       case AdmissionStep::kShallow:
         blocks =
             run.first_depth < kShallowDepth ? std::min(blocks, kShallowDepth - run.first_depth) : 0;
+        blocks = std::max(blocks, run.seen_blocks);
         break;
       case AdmissionStep::kSampled:
-        if (run.chain_hash % kSampledChains != 0) return 0;
+        if (run.hash % kSampledRuns != 0) return 0;
         [[fallthrough]];
       case AdmissionStep::kSeenBefore:
-        if (run.seen < 2) return 0;
+        blocks = run.seen_blocks;
         break;
       case AdmissionStep::kNone:
         return 0;
     }
   }
+  if (unlimited()) return blocks;
   // Leading blocks only, as far as the bucket goes.
   const double affordable = std::floor(std::max(level_, 0.0) /
                                        static_cast<double>(std::max<uint64_t>(run.block_bytes, 1)));

@@ -16,25 +16,27 @@
 
 namespace kvarve {
 
+// From generous to nothing. The bucket's level decides, with some hysteresis. A block that was seen
+// before is one that was asked for twice, or whose parent was.
+enum class AdmissionStep : uint8_t {
+  kAll,
+  kShallow,     // depth below kShallowDepth, or seen before
+  kSeenBefore,  // leading blocks that were
+  kSampled,     // those of one run in kSampledRuns
+  kNone,
+};
+inline constexpr int kAdmissionSteps = 5;
+inline constexpr uint32_t kShallowDepth = 64;
+inline constexpr uint64_t kSampledRuns = 4;
+std::string_view AdmissionStepName(AdmissionStep step);
+
 struct WriteBudgetOptions {
   uint64_t capacity_bytes = 0;          // of the device
   double drive_writes_per_day = 1;      // what it is rated for; 0: no limit
   double write_amplification = 1.1;     // bytes that reach the device for one admitted, measured
   int64_t burst_seconds = 6 * 60 * 60;  // a bucket that is full holds so much
+  AdmissionStep least = AdmissionStep::kAll;  // never more generous than this, whatever is left
 };
-
-// From generous to nothing. The bucket's level decides, with some hysteresis.
-enum class AdmissionStep : uint8_t {
-  kAll,
-  kShallow,     // depth below kShallowDepth
-  kSeenBefore,  // the run, or the block before it, was asked for twice
-  kSampled,     // that, and one chain in kSampledChains, whole chains
-  kNone,
-};
-inline constexpr int kAdmissionSteps = 5;
-inline constexpr uint32_t kShallowDepth = 64;
-inline constexpr uint64_t kSampledChains = 4;
-std::string_view AdmissionStepName(AdmissionStep step);
 
 // A run of consecutive blocks of one chain.
 struct RunFacts {
@@ -42,8 +44,8 @@ struct RunFacts {
   uint32_t blocks = 0;
   uint64_t block_bytes = 0;
   bool parent_on_device = false;  // of the first block; a root has no need of one
-  uint32_t seen = 0;              // how often the first block or its parent was asked for
-  uint64_t chain_hash = 0;        // of the chain's root: equal for all its runs
+  uint32_t seen_blocks = 0;       // leading ones that were seen before
+  uint64_t hash = 0;              // of the first block's key
   bool pinned = false;            // kept by order: admitted while the bucket has anything
 };
 
@@ -79,7 +81,8 @@ class WriteBudget {
   const double burst_;
   double level_;
   double last_ = -1;  // none yet
-  AdmissionStep step_ = AdmissionStep::kAll;
+  const AdmissionStep least_;
+  AdmissionStep step_;
 };
 
 }  // namespace kvarve

@@ -46,32 +46,57 @@ TEST(WriteBudgetTest, WhatLacksItsParentIsOfNoUse) {
 
 TEST(WriteBudgetTest, TheLadderGetsStricterAndOpensLater) {
   WriteBudget budget(Small());
-  RunFacts seen = RunOf(1, 100);
-  seen.seen = 2;
+  RunFacts seen = RunOf(3, 100);
+  seen.seen_blocks = 1;
   EXPECT_EQ(budget.step(), AdmissionStep::kAll);
   EXPECT_EQ(budget.Admit(RunOf(500), 0), 500u);
   EXPECT_EQ(budget.step(), AdmissionStep::kShallow);
   EXPECT_EQ(budget.Admit(RunOf(10, 100), 0), 0u);
   EXPECT_EQ(budget.Admit(RunOf(10, 60), 0), 4u);  // up to depth 64
   EXPECT_EQ(budget.Admit(RunOf(10, 62), 30), 2u);
-  EXPECT_EQ(budget.step(), AdmissionStep::kShallow);  // 524 are left, 550 open it
-  EXPECT_EQ(budget.Admit(RunOf(64), 57), 64u);        // 551: all again
-  budget.Charge(300 * kMiB, 57);
+  EXPECT_EQ(budget.Admit(seen, 30), 1u);
+  EXPECT_EQ(budget.step(), AdmissionStep::kShallow);  // 523 are left, 550 open it
+  EXPECT_EQ(budget.Admit(RunOf(64), 58), 64u);        // 551: all again
+  budget.Charge(300 * kMiB, 58);
   EXPECT_EQ(budget.step(), AdmissionStep::kSeenBefore);
-  EXPECT_EQ(budget.Admit(RunOf(10), 57), 0u);
-  EXPECT_EQ(budget.Admit(seen, 57), 1u);
-  budget.Charge(100 * kMiB, 57);
+  EXPECT_EQ(budget.Admit(RunOf(10), 58), 0u);
+  EXPECT_EQ(budget.Admit(seen, 58), 1u);
+  budget.Charge(100 * kMiB, 58);
   EXPECT_EQ(budget.step(), AdmissionStep::kSampled);
-  seen.chain_hash = 5;
-  EXPECT_EQ(budget.Admit(seen, 57), 0u);
-  seen.chain_hash = 8;
-  EXPECT_EQ(budget.Admit(seen, 57), 1u);
-  budget.Charge(500 * kMiB, 57);
+  seen.hash = 5;
+  EXPECT_EQ(budget.Admit(seen, 58), 0u);
+  seen.hash = 8;
+  EXPECT_EQ(budget.Admit(seen, 58), 1u);
+  budget.Charge(500 * kMiB, 58);
   EXPECT_EQ(budget.step(), AdmissionStep::kNone);
-  EXPECT_EQ(budget.Admit(seen, 57), 0u);
+  EXPECT_EQ(budget.Admit(seen, 58), 0u);
   seen.pinned = true;
-  EXPECT_EQ(budget.Admit(seen, 57), 0u);  // nothing is left for it
-  EXPECT_EQ(budget.Admit(seen, 1000), 1u);
+  EXPECT_EQ(budget.Admit(seen, 58), 0u);    // nothing is left for it
+  EXPECT_EQ(budget.Admit(seen, 1000), 3u);  // a pin asks for no step
+}
+
+TEST(WriteBudgetTest, NeverMoreGenerousThanTheLeast) {
+  for (const double writes : {0.0, 1.0}) {
+    WriteBudgetOptions options = Small();
+    options.drive_writes_per_day = writes;
+    options.least = AdmissionStep::kSeenBefore;
+    WriteBudget budget(options);
+    RunFacts run = RunOf(10);
+    EXPECT_EQ(budget.Admit(run, 0), 0u);
+    run.seen_blocks = 4;
+    EXPECT_EQ(budget.Admit(run, 0), 4u);
+    EXPECT_EQ(budget.Admit(run, 5000), 4u);
+    EXPECT_EQ(budget.step(), AdmissionStep::kSeenBefore);
+  }
+}
+
+TEST(WriteBudgetTest, WhatWasNotWrittenIsGivenBack) {
+  WriteBudget budget(Small());
+  EXPECT_EQ(budget.Admit(RunOf(100), 0), 100u);
+  budget.GiveBack(30 * kMiB);
+  EXPECT_NEAR(budget.level_bytes() / kMiB, 930, 1e-6);
+  budget.GiveBack(500 * kMiB);
+  EXPECT_NEAR(budget.level_bytes() / kMiB, 1000, 1e-6);  // never more than full
 }
 
 // Whatever is asked: over any time no more than the bucket and the rate allow, and of each chain
@@ -88,8 +113,8 @@ TEST(WriteBudgetTest, RandomRunsNeverPassTheBudgetAndLeaveNoHoles) {
     RunFacts run = RunOf(static_cast<uint32_t>(1 + random.Below(64)), depth);
     run.block_bytes = 1 + random.Below(2 * kMiB);
     run.parent_on_device = depth <= on_device[chain];
-    run.seen = static_cast<uint32_t>(random.Below(4));
-    run.chain_hash = chain;
+    run.seen_blocks = static_cast<uint32_t>(random.Below(run.blocks + 1));
+    run.hash = chain;
     run.pinned = random.OneIn(50);
     const uint32_t blocks = budget.Admit(run, now);
     ASSERT_LE(blocks, run.blocks);
