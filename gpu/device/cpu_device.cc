@@ -25,6 +25,11 @@ class DoneEvent final : public DeviceEvent {
   absl::Status Wait() override { return absl::OkStatus(); }
 };
 
+const std::shared_ptr<DeviceEvent>& Done() {
+  static const auto& done = *new std::shared_ptr<DeviceEvent>(new DoneEvent);
+  return done;
+}
+
 class CpuStream final : public DeviceStream {
  public:
   absl::Status Copy(std::span<const CopyJob> jobs, CopyOrder) override {
@@ -37,10 +42,8 @@ class CpuStream final : public DeviceStream {
     return absl::OkStatus();
   }
   absl::Status Run(const Launch& launch) override { return RunOnCpu(launch); }
-  absl::StatusOr<std::shared_ptr<DeviceEvent>> Record() override {
-    static const auto& done = *new std::shared_ptr<DeviceEvent>(new DoneEvent);
-    return done;
-  }
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> Record() override { return Done(); }
+  absl::Status Synchronize() override { return absl::OkStatus(); }
   absl::Status WaitFor(DeviceEvent& event) override { return event.Wait(); }
   absl::Status WriteValue(uint64_t at, uint64_t value) override {
     __atomic_store_n(reinterpret_cast<uint64_t*>(at), value, __ATOMIC_RELEASE);
@@ -51,7 +54,6 @@ class CpuStream final : public DeviceStream {
       std::this_thread::yield();
     return absl::OkStatus();
   }
-  absl::Status AfterEngine(EngineStream) override { return absl::OkStatus(); }
   absl::Status EngineAfter(EngineStream, DeviceEvent&) override { return absl::OkStatus(); }
 };
 
@@ -106,6 +108,9 @@ class CpuDevice final : public ComputeDevice {
   absl::Status Unregister(std::byte*) override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
     return std::make_unique<CpuStream>();
+  }
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> RecordEngine(EngineStream) override {
+    return Done();
   }
 
  private:

@@ -61,6 +61,9 @@ class InContext {
 };
 
 absl::StatusOr<std::unique_ptr<DeviceStream>> NewCudaStream(std::shared_ptr<const Core> core);
+// As ComputeDevice::RecordEngine.
+absl::StatusOr<std::shared_ptr<DeviceEvent>> RecordEngineEvent(std::shared_ptr<const Core> core,
+                                                               EngineStream engine);
 
 }  // namespace kvarve::cuda
 

@@ -143,6 +143,9 @@ class CudaDevice final : public ComputeDevice {
   absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() override {
     return NewCudaStream(core_);
   }
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> RecordEngine(EngineStream engine) override {
+    return RecordEngineEvent(core_, engine);
+  }
 
  private:
   // Takes the handle; REQUIRES: in the context.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpu/emulator/fake_driver.h"
@@ -165,10 +166,39 @@ TEST_F(CudaDeviceTest, WorkDuringACaptureLeavesItValid) {
   EXPECT_TRUE(event->Wait().ok()) << "relaxed";
   EXPECT_TRUE(*event->Done());
   const auto handle = reinterpret_cast<EngineStream>(engine);
-  EXPECT_EQ(stream->AfterEngine(handle).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(device_->RecordEngine(handle).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(stream->EngineAfter(handle, *event).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(driver_->EndCapture());
-  EXPECT_TRUE(stream->AfterEngine(handle).ok());
+  EXPECT_TRUE(device_->RecordEngine(handle).ok());
+}
+
+// A wait that a capture forbids has not waited: it is made again, and a look says "not yet".
+TEST_F(CudaDeviceTest, ARefusedWaitStillWaits) {
+  Open();
+  auto from = device_->Allocate(4096).value(), to = device_->Allocate(4096).value();
+  auto stream = device_->NewStream().value();
+  for (const bool by_event : {true, false}) {
+    driver_->Hold();
+    const CopyJob job{from.address(), to.address(), 4096};
+    ASSERT_TRUE(stream->Copy({&job, 1}, CopyOrder::kStream).ok());
+    const auto event = stream->Record().value();
+    driver_->RefuseNext(4);
+    EXPECT_FALSE(*event->Done());
+    std::thread later([&] { driver_->Go(); });
+    EXPECT_TRUE((by_event ? event->Wait() : stream->Synchronize()).ok());
+    later.join();
+    EXPECT_EQ(driver_->queued(), 0u);
+    driver_->HostWrites(reinterpret_cast<void*>(to.address()), 4096, "the test");
+  }
+  EXPECT_TRUE(driver_->EndCapture());
+}
+
+TEST_F(CudaDeviceTest, EveryErrorOfACaptureIsOnlyForNow) {
+  const FakeDriver driver({});
+  for (int error = 900; error <= 908; ++error)
+    EXPECT_TRUE(absl::IsUnavailable(cuda::ToStatus(driver.table(), error, "x"))) << error;
+  for (const int error : {1, 700, 899, 909, 999})
+    EXPECT_TRUE(absl::IsInternal(cuda::ToStatus(driver.table(), error, "x"))) << error;
 }
 
 TEST(CudaDevicePlantedTest, PlantedUnsafeCallsDuringACaptureAreNamed) {

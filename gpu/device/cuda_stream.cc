@@ -1,5 +1,7 @@
 // Streams and events of a CUDA device.
+#include <chrono>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -8,6 +10,20 @@
 
 namespace kvarve::cuda {
 namespace {
+
+constexpr std::chrono::milliseconds kAgain(1);  // after a capture got in the way of a wait
+
+// A wait that a capture forbids has not waited: what it is for may still move.
+template <typename Call>
+absl::Status WaitThroughCaptures(Call call) {
+  for (;;) {
+    const absl::Status status = call();
+    if (!absl::IsUnavailable(status)) return status;
+    std::this_thread::sleep_for(kAgain);
+  }
+}
+
+Stream AsStream(EngineStream engine) { return reinterpret_cast<Stream>(engine); }
 
 class CudaEvent final : public DeviceEvent {
  public:
@@ -21,7 +37,9 @@ class CudaEvent final : public DeviceEvent {
     const InContext in(*core_);
     KV_RETURN_IF_ERROR(in.status());
     if (event_ == nullptr)
-      KV_RETURN_IF_ERROR(KV_CUDA(core_->driver(), EventCreate, &event_, kEventDisableTiming));
+      // Whoever waits for milliseconds of copying sleeps.
+      KV_RETURN_IF_ERROR(
+          KV_CUDA(core_->driver(), EventCreate, &event_, kEventDisableTiming | kEventBlockingSync));
     return KV_CUDA(core_->driver(), EventRecord, event_, stream);
   }
   absl::StatusOr<bool> Done() override {
@@ -29,13 +47,15 @@ class CudaEvent final : public DeviceEvent {
     KV_RETURN_IF_ERROR(in.status());
     const Result result = core_->driver().EventQuery(event_);
     if (result == kNotReady) return false;
-    KV_RETURN_IF_ERROR(ToStatus(core_->driver(), result, "cuEventQuery"));
+    const absl::Status status = ToStatus(core_->driver(), result, "cuEventQuery");
+    if (absl::IsUnavailable(status)) return false;
+    KV_RETURN_IF_ERROR(status);
     return true;
   }
   absl::Status Wait() override {
     const InContext in(*core_);
     KV_RETURN_IF_ERROR(in.status());
-    return KV_CUDA(core_->driver(), EventSynchronize, event_);
+    return WaitThroughCaptures([&] { return KV_CUDA(core_->driver(), EventSynchronize, event_); });
   }
   Event event() const { return event_; }
 
@@ -44,7 +64,14 @@ class CudaEvent final : public DeviceEvent {
   Event event_ = nullptr;
 };
 
-Stream AsStream(EngineStream engine) { return reinterpret_cast<Stream>(engine); }
+absl::Status CheckNoCapture(const Core& core, EngineStream engine) {
+  const InContext in(core);
+  KV_RETURN_IF_ERROR(in.status());
+  int state = kNotCapturing;
+  KV_RETURN_IF_ERROR(KV_CUDA(core.driver(), StreamIsCapturing, AsStream(engine), &state));
+  if (state == kNotCapturing) return absl::OkStatus();
+  return absl::UnavailableError("the engine's stream captures a graph");
+}
 
 class CudaStream final : public DeviceStream {
  public:
@@ -92,6 +119,13 @@ class CudaStream final : public DeviceStream {
     return event;
   }
 
+  absl::Status Synchronize() override {
+    const InContext in(*core_);
+    KV_RETURN_IF_ERROR(in.status());
+    return WaitThroughCaptures(
+        [&] { return KV_CUDA(core_->driver(), StreamSynchronize, stream_); });
+  }
+
   absl::Status WaitFor(DeviceEvent& event) override { return Wait(stream_, event); }
 
   absl::Status WriteValue(uint64_t at, uint64_t value) override {
@@ -105,15 +139,8 @@ class CudaStream final : public DeviceStream {
     return KV_CUDA(core_->driver(), StreamWaitValue64, stream_, at, value, kWaitGreaterOrEqual);
   }
 
-  absl::Status AfterEngine(EngineStream engine) override {
-    KV_RETURN_IF_ERROR(CheckNoCapture(engine));
-    CudaEvent event(core_);
-    KV_RETURN_IF_ERROR(event.RecordOn(AsStream(engine)));
-    return Wait(stream_, event);
-  }
-
   absl::Status EngineAfter(EngineStream engine, DeviceEvent& event) override {
-    KV_RETURN_IF_ERROR(CheckNoCapture(engine));
+    KV_RETURN_IF_ERROR(CheckNoCapture(*core_, engine));
     return Wait(AsStream(engine), event);
   }
 
@@ -123,15 +150,6 @@ class CudaStream final : public DeviceStream {
     KV_RETURN_IF_ERROR(in.status());
     return KV_CUDA(core_->driver(), StreamWaitEvent, stream, static_cast<CudaEvent&>(event).event(),
                    0);
-  }
-
-  absl::Status CheckNoCapture(EngineStream engine) {
-    const InContext in(*core_);
-    KV_RETURN_IF_ERROR(in.status());
-    int state = kNotCapturing;
-    KV_RETURN_IF_ERROR(KV_CUDA(core_->driver(), StreamIsCapturing, AsStream(engine), &state));
-    if (state == kNotCapturing) return absl::OkStatus();
-    return absl::UnavailableError("the engine's stream captures a graph");
   }
 
   const std::shared_ptr<const Core> core_;
@@ -149,6 +167,14 @@ absl::StatusOr<std::unique_ptr<DeviceStream>> NewCudaStream(std::shared_ptr<cons
   KV_RETURN_IF_ERROR(KV_CUDA(core->driver(), StreamCreateWithPriority, &stream, kStreamNonBlocking,
                              kLeastPriority));
   return std::make_unique<CudaStream>(std::move(core), stream);
+}
+
+absl::StatusOr<std::shared_ptr<DeviceEvent>> RecordEngineEvent(std::shared_ptr<const Core> core,
+                                                               EngineStream engine) {
+  KV_RETURN_IF_ERROR(CheckNoCapture(*core, engine));
+  auto event = std::make_shared<CudaEvent>(std::move(core));
+  KV_RETURN_IF_ERROR(event->RecordOn(AsStream(engine)));
+  return event;
 }
 
 }  // namespace kvarve::cuda

@@ -10,7 +10,7 @@
 // must wait answer Unavailable. No stream of an engine gets work of ours while it captures.
 //
 // THREADS: any for a device, one at a time for a stream; an event may be waited for by any.
-// BLOCKS: DeviceEvent::Wait; allocation and registration as long as the driver takes.
+// BLOCKS: DeviceEvent::Wait, Synchronize; allocation and registration as long as the driver takes.
 #ifndef KVARVE_GPU_DEVICE_DEVICE_H_
 #define KVARVE_GPU_DEVICE_DEVICE_H_
 
@@ -63,10 +63,11 @@ class DeviceMemory {
   std::function<void()> free_;
 };
 
+// Done, or waited for, with whatever answer: nothing of what it stands behind moves any more. A
+// capture that forbids to look only delays the answer; an error says that the device failed.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // Internal: the device failed; nothing of it moves any more.
   virtual absl::StatusOr<bool> Done() = 0;
   virtual absl::Status Wait() = 0;
 };
@@ -86,13 +87,12 @@ class DeviceStream {
   virtual absl::Status Run(const Launch& launch) = 0;
   // Done when everything asked for so far is.
   virtual absl::StatusOr<std::shared_ptr<DeviceEvent>> Record() = 0;
+  // As waiting for such an event, where there is none: afterwards nothing of the stream moves.
+  virtual absl::Status Synchronize() = 0;
   virtual absl::Status WaitFor(DeviceEvent& event) = 0;
   // A timeline: a word of device-visible memory that only grows, also another process's.
   virtual absl::Status WriteValue(uint64_t at, uint64_t value) = 0;
   virtual absl::Status WaitValue(uint64_t at, uint64_t value) = 0;
-  // What the engine's stream has so far comes before what is asked for here next. Unavailable: it
-  // captures.
-  virtual absl::Status AfterEngine(EngineStream engine) = 0;
   // What the engine's stream gets next comes after the event. Unavailable: it captures.
   virtual absl::Status EngineAfter(EngineStream engine, DeviceEvent& event) = 0;
 };
@@ -119,6 +119,8 @@ class ComputeDevice {
   // REQUIRES: no work under way touches it.
   virtual absl::Status Unregister(std::byte* memory) = 0;
   virtual absl::StatusOr<std::unique_ptr<DeviceStream>> NewStream() = 0;
+  // Done when what the engine's stream has so far is. Unavailable: it captures.
+  virtual absl::StatusOr<std::shared_ptr<DeviceEvent>> RecordEngine(EngineStream engine) = 0;
 };
 
 }  // namespace kvarve

@@ -77,17 +77,11 @@ absl::Status ToStatus(const Driver& driver, Result result, const char* call) {
   driver.GetErrorName(result, &name);
   const std::string text =
       absl::StrFormat("%s: %s (%d)", call, name == nullptr ? "an unknown error" : name, result);
-  switch (result) {
-    case kOutOfMemory:
-      return absl::ResourceExhaustedError(text);
-    case kNotSupported:
-      return absl::UnimplementedError(text);
-    case kStreamCaptureUnsupported:
-    case kStreamCaptureInvalidated:
-      return absl::UnavailableError(text);
-    default:
-      return absl::InternalError(text);
-  }
+  if (result >= kStreamCaptureUnsupported && result <= kStreamCaptureWrongThread)
+    return absl::UnavailableError(text);
+  if (result == kOutOfMemory) return absl::ResourceExhaustedError(text);
+  if (result == kNotSupported) return absl::UnimplementedError(text);
+  return absl::InternalError(text);
 }
 
 }  // namespace kvarve::cuda

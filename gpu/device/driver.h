@@ -45,8 +45,10 @@ enum : Result {
   kHostMemoryAlreadyRegistered = 712,
   kHostMemoryNotRegistered = 713,
   kNotSupported = 801,
-  kStreamCaptureUnsupported = 900,
+  kStreamCaptureUnsupported = 900,  // the first of those that a capture is the reason of
   kStreamCaptureInvalidated = 901,
+  kStreamCaptureImplicit = 906,
+  kStreamCaptureWrongThread = 908,  // the last
 };
 enum Attribute : int {
   kComputeMajor = 75,
@@ -55,7 +57,7 @@ enum Attribute : int {
 };
 enum HostRegisterFlags : unsigned { kPortable = 1, kDeviceMap = 2, kReadOnly = 8 };
 inline constexpr unsigned kStreamNonBlocking = 1;
-inline constexpr unsigned kEventDisableTiming = 2;
+enum EventFlags : unsigned { kEventBlockingSync = 1, kEventDisableTiming = 2 };
 inline constexpr unsigned kWaitGreaterOrEqual = 0;
 inline constexpr int kCaptureRelaxed = 2;
 inline constexpr int kNotCapturing = 0;
@@ -122,6 +124,7 @@ struct IpcMemoryHandle {
     (Address*, Address*, size_t*, size_t, CopyAttributes*, size_t*, size_t, Stream))               \
   X(StreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, (Stream*, unsigned, int))        \
   X(StreamDestroy, "cuStreamDestroy", 4000, (Stream))                                              \
+  X(StreamSynchronize, "cuStreamSynchronize", 2000, (Stream))                                      \
   X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (Stream, Event, unsigned))                         \
   X(StreamIsCapturing, "cuStreamIsCapturing", 10000, (Stream, int*))                               \
   X(StreamWriteValue64, "cuStreamWriteValue64", 11070, (Stream, Address, uint64_t, unsigned))      \

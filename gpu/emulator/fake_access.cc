@@ -1,5 +1,7 @@
 // Which memory kernels touch, and what must come before what.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/str_format.h"
 #include "gpu/emulator/fake_driver.h"
@@ -32,7 +34,13 @@ class Touches {
   std::vector<Access> list_;
 };
 
-void AddMove(const MoveParams& p, bool gather, Touches* touches) {
+uint64_t RowAt(const MoveTensor& t, int64_t page, uint32_t head, uint32_t token) {
+  return t.base + page * t.page_stride + head * t.head_stride + token * t.token_stride;
+}
+
+// `page_bytes`: of a row in its page, where it is another than in the block.
+template <typename PageBytes>
+void AddMove(const MoveParams& p, bool gather, PageBytes page_bytes, Touches* touches) {
   const uint64_t per_block = p.block_tokens / p.page_tokens;
   touches->Add(p.tensors, p.tensor_count * sizeof(MoveTensor), false);
   touches->Add(p.page_ids, p.block_count * per_block * sizeof(int64_t), false);
@@ -44,9 +52,7 @@ void AddMove(const MoveParams& p, bool gather, Touches* touches) {
         for (uint32_t token = p.token_begin; token < p.token_end; ++token) {
           const int64_t page = At<int64_t>(p.page_ids)[block * per_block + token / p.page_tokens];
           if (page < 0) continue;
-          touches->Add(t.base + page * t.page_stride + head * t.head_stride +
-                           token % p.page_tokens * t.token_stride,
-                       t.row_bytes, !gather);
+          touches->Add(RowAt(t, page, head, token % p.page_tokens), page_bytes(t), !gather);
         }
         for (uint32_t token = p.token_begin; token < p.token_end; ++token) {
           if (At<int64_t>(p.page_ids)[block * per_block + token / p.page_tokens] < 0) continue;
@@ -59,32 +65,99 @@ void AddMove(const MoveParams& p, bool gather, Touches* touches) {
   }
 }
 
+void AddPack(const PackParams& p, bool gather, Touches* touches) {
+  auto page_bytes = [&](const MoveTensor& t) -> uint64_t {
+    if (p.group == 0) return t.row_bytes * p.element_bytes;  // fp8: a byte each
+    return t.row_bytes / (p.group / 2 + 4) * p.group * p.element_bytes;
+  };
+  AddMove(p.move, gather, page_bytes, touches);
+  const uint64_t heads = uint64_t{p.move.block_count} * p.move.tensor_count * p.move.heads;
+  if (p.group == 0) touches->Add(p.scales, heads * sizeof(float), gather);
+}
+
+void AddCopies(const CopyPagesParams& p, Touches* touches) {
+  touches->Add(p.tensors, p.tensor_count * sizeof(MoveTensor), false);
+  touches->Add(p.pairs, p.pair_count * 2 * sizeof(int64_t), false);
+  for (uint32_t i = 0; i < p.pair_count * p.tensor_count * p.heads * p.page_tokens; ++i) {
+    const uint32_t token = i % p.page_tokens, head = i / p.page_tokens % p.heads;
+    const uint32_t rest = i / p.page_tokens / p.heads;
+    const MoveTensor& t = At<MoveTensor>(p.tensors)[rest % p.tensor_count];
+    const int64_t* const pair = At<int64_t>(p.pairs) + 2 * (rest / p.tensor_count);
+    if (pair[0] < 0 || pair[1] < 0) continue;
+    touches->Add(RowAt(t, pair[0], head, token), t.row_bytes, false);
+    touches->Add(RowAt(t, pair[1], head, token), t.row_bytes, true);
+  }
+}
+
+void AddReshape(const ReshapeParams& p, Touches* touches) {
+  touches->Add(p.slots, p.token_count * sizeof(int64_t), false);
+  for (uint32_t i = 0; i < p.token_count * p.tensor_count * p.heads; ++i) {
+    const uint32_t head = i % p.heads, which = i / p.heads % p.tensor_count;
+    const uint32_t token = i / p.heads / p.tensor_count;
+    const int64_t slot = At<int64_t>(p.slots)[token];
+    if (slot < 0) continue;
+    const MoveTensor& t = p.cache[which];
+    touches->Add(
+        p.rows[which] + token * p.rows_token_stride[which] + head * p.rows_head_stride[which],
+        t.row_bytes, false);
+    touches->Add(RowAt(t, slot / p.page_tokens, head, static_cast<uint32_t>(slot % p.page_tokens)),
+                 t.row_bytes, true);
+  }
+}
+
+void AddBatch(const BatchCopyParams& p, Touches* touches) {
+  touches->Add(p.jobs, p.job_count * sizeof(CopyJob), false);
+  for (uint32_t i = 0; i < p.job_count; ++i) {
+    const CopyJob& job = At<CopyJob>(p.jobs)[i];
+    touches->Add(job.from, job.bytes, false);
+    touches->Add(job.to, job.bytes, true);
+  }
+  if (p.done == 0) return;
+  touches->Add(p.done, sizeof(uint64_t), true);
+  touches->Add(p.counter, sizeof(uint32_t), true);
+}
+
+template <typename Params>
+Params ParamsOf(const void* params) {
+  Params p;
+  std::memcpy(&p, params, sizeof p);
+  return p;
+}
+
 }  // namespace
 
 std::vector<Access> TouchesOf(const std::string& kernel, const void* params) {
   Touches touches;
-  for (const KernelInfo& info : kKernels) {
-    if (kernel != info.name) continue;
-    if (info.family == KernelFamily::kGather || info.family == KernelFamily::kScatter) {
-      MoveParams p;
-      std::memcpy(&p, params, sizeof p);
-      AddMove(p, info.family == KernelFamily::kGather, &touches);
-    } else if (info.family == KernelFamily::kBatchCopy) {
-      BatchCopyParams p;
-      std::memcpy(&p, params, sizeof p);
-      touches.Add(p.jobs, p.job_count * sizeof(CopyJob), false);
-      for (uint32_t i = 0; i < p.job_count; ++i) {
-        const CopyJob& job = At<CopyJob>(p.jobs)[i];
-        touches.Add(job.from, job.bytes, false);
-        touches.Add(job.to, job.bytes, true);
-      }
-    }
+  const auto* const info = std::find_if(std::begin(kKernels), std::end(kKernels),
+                                        [&](const KernelInfo& row) { return kernel == row.name; });
+  if (info == std::end(kKernels)) return {};
+  using enum KernelFamily;
+  const KernelFamily family = info->family;
+  if (family == kGather || family == kScatter) {
+    AddMove(
+        ParamsOf<MoveParams>(params), family == kGather,
+        [](const MoveTensor& t) { return static_cast<uint64_t>(t.row_bytes); }, &touches);
+  } else if (family == kCopyPages) {
+    AddCopies(ParamsOf<CopyPagesParams>(params), &touches);
+  } else if (family == kReshapeAndCache) {
+    AddReshape(ParamsOf<ReshapeParams>(params), &touches);
+  } else if (family == kBatchCopy) {
+    AddBatch(ParamsOf<BatchCopyParams>(params), &touches);
+  } else if (family <= kScatterInt4) {  // attention's are told by their own tests
+    AddPack(ParamsOf<PackParams>(params), family == kGatherFp8 || family == kGatherInt4, &touches);
   }
   return touches.Take();
 }
 
 void FakeDriver::Report(const std::string& text) {
   if (diagnostics_.size() < 64) diagnostics_.push_back(text);
+}
+
+std::map<uint64_t, FakeDriver::Range>::iterator FakeDriver::RangeOf(uint64_t at) {
+  auto after = ranges_.upper_bound(at);
+  if (after == ranges_.begin()) return ranges_.end();
+  --after;
+  return after->second.device && at - after->first < after->second.bytes ? after : ranges_.end();
 }
 
 bool FakeDriver::MayTouch(const Access& access) {

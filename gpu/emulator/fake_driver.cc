@@ -12,13 +12,9 @@ namespace kvarve::fake {
 
 FakeDriver* FakeDriver::current = nullptr;
 
-namespace {
-
 void Merge(Clock* into, const Clock& from) {
   for (const auto& [stream, time] : from) (*into)[stream] = std::max((*into)[stream], time);
 }
-
-}  // namespace
 
 FakeDriver::FakeDriver(const Options& options) : options_(options), random_(options.seed) {
   KV_CHECK(current == nullptr);
@@ -163,6 +159,24 @@ bool FakeDriver::EndCapture() {
   return capture_valid_;
 }
 
+void FakeDriver::RefuseNext(int calls) {
+  MutexLock lock(&mutex_);
+  refusals_ = calls;
+}
+
+void FakeDriver::FailLaunch(int after, cuda::Result failure) {
+  MutexLock lock(&mutex_);
+  good_launches_ = after;
+  launch_failure_ = failure;
+}
+
+void FakeDriver::Adopt(const void* at, size_t bytes) {
+  MutexLock lock(&mutex_);
+  Range& range = ranges_[reinterpret_cast<uint64_t>(at)];
+  range.bytes = bytes;
+  range.device = range.is_adopted = true;
+}
+
 std::vector<std::string> FakeDriver::diagnostics() {
   MutexLock lock(&mutex_);
   return diagnostics_;
@@ -175,11 +189,14 @@ uint64_t FakeDriver::calls(const std::string& name) {
 
 std::string FakeDriver::leaks() {
   MutexLock lock(&mutex_);
-  size_t allocations = 0;
-  for (const auto& [at, range] : ranges_) allocations += range.device ? 1 : 0;
+  size_t allocations = 0, registrations = 0;
+  for (const auto& [at, range] : ranges_) {
+    allocations += range.device && !range.is_adopted ? 1 : 0;
+    registrations += range.device ? 0 : 1;
+  }
   const std::pair<size_t, const char*> counts[] = {
       {allocations, "allocations"},
-      {ranges_.size() - allocations, "registrations"},
+      {registrations, "registrations"},
       {streams_.size() - engine_streams_.size(), "streams"},
       {events_.size(), "events"},
       {reserved_.size(), "reservations"},

@@ -25,9 +25,14 @@
 #include "gpu/device/driver.h"
 #include "storage/base/mutex.h"
 
+namespace kvarve::cuda {
+struct FakeEntries;
+}
+
 namespace kvarve::fake {
 
 using Clock = std::map<uint32_t, uint64_t>;  // by stream; the host is 0
+void Merge(Clock* into, const Clock& from);
 
 struct Access {
   uint64_t begin = 0, end = 0;
@@ -86,6 +91,13 @@ class FakeDriver {
   void BeginCapture(cuda::Stream stream);
   bool EndCapture();
 
+  // So many calls that a capture may forbid are refused as if one did.
+  void RefuseNext(int calls);
+  // The launch after so many more fails.
+  void FailLaunch(int after, cuda::Result failure);
+  // An engine's own memory, which is the device's from now on.
+  void Adopt(const void* at, size_t bytes);
+
   // What the host does to memory that work of a stream may touch.
   void HostReads(const void* at, size_t bytes, const std::string& what);
   void HostWrites(const void* at, size_t bytes, const std::string& what);
@@ -99,12 +111,13 @@ class FakeDriver {
 
  private:
   friend struct Entries;
-  friend struct IpcEntries;
+  friend struct cuda::FakeEntries;
   struct Range {
     uint64_t bytes = 0;
     bool device = false, read_only = false;
     int fd = -1;            // of shareable memory
     bool is_chunk = false;  // of cuMemMap; else that of cuMemAlloc
+    bool is_adopted = false;
   };
   static FakeDriver* current;
 
@@ -145,11 +158,14 @@ class FakeDriver {
   Clock host_ ABSL_GUARDED_BY(mutex_);
   cuda::Stream capturing_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool capture_valid_ ABSL_GUARDED_BY(mutex_) = true;
+  int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
+  int good_launches_ ABSL_GUARDED_BY(mutex_) = -1;  // then one that fails; below 0: none does
+  cuda::Result launch_failure_ ABSL_GUARDED_BY(mutex_) = cuda::kSuccess;
   int contexts_ ABSL_GUARDED_BY(mutex_) = 0, libraries_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1, device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// The memory that a launch of a mover touches, by its parameters.
+// The memory that a launch of a mover or packer touches, by its parameters.
 std::vector<Access> TouchesOf(const std::string& kernel, const void* params);
 
 }  // namespace kvarve::fake

@@ -1,15 +1,13 @@
 // The table's calls: each checks where and when it is made, and queues what a driver would do
 // later.
-#include <fcntl.h>
+#include "gpu/emulator/fake_entries.h"
+
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 
-#include "gpu/emulator/fake_driver.h"
-#include "gpu/emulator/fake_ipc.h"
 #include "gpu/emulator/shim.h"
 #include "gpu/kernels/kernel_table.h"
 #include "storage/base/status_macros.h"
@@ -21,18 +19,16 @@ using namespace cuda;  // NOLINT(google-build-using-namespace): the table's own 
 namespace {
 
 constexpr Result kInvalidContext = 201;
-constexpr size_t kGranularity = 2 << 20;
 constexpr int kPoison = 0xAB;
 thread_local int t_contexts = 0;
 thread_local int t_capture_mode = 0;  // global
-
-std::byte* Host(uint64_t at) { return reinterpret_cast<std::byte*>(at); }
 
 }  // namespace
 
 // Whether a call that can break a capture may be made. Some may by a relaxed thread.
 bool FakeDriver::Safe(const char* call, bool even_relaxed) {
   ++calls_[call];
+  if (refusals_ > 0) return --refusals_, false;
   if (capturing_ == nullptr || (even_relaxed && t_capture_mode == kCaptureRelaxed)) return true;
   capture_valid_ = false;
   Report(std::string("unsafe call during a capture: ") + call);
@@ -47,12 +43,7 @@ bool FakeDriver::OffCapture(const char* call, cuda::Stream stream) {
   return false;
 }
 
-// The driver that is there, locked.
-#define KV_ENTER(d)                     \
-  FakeDriver& d = *FakeDriver::current; \
-  const MutexLock lock(&d.mutex_)
-
-struct Entries : IpcEntries {
+struct Entries : cuda::FakeEntries {
   static FakeDriver& D() { return *FakeDriver::current; }
 
   static Result Init(unsigned) { return kSuccess; }
@@ -126,6 +117,7 @@ struct Entries : IpcEntries {
     KV_ENTER(d);
     if (t_contexts == 0) return kInvalidContext;
     if (!d.OffCapture("cuLaunchKernel", stream)) return kStreamCaptureInvalidated;
+    if (d.good_launches_ >= 0 && d.good_launches_-- == 0) return d.launch_failure_;
     const auto* const entry = reinterpret_cast<const shim::KernelEntry*>(kernel);
     const auto* const first = static_cast<const std::byte*>(arguments[0]);
     const auto params =
@@ -149,7 +141,7 @@ struct Entries : IpcEntries {
     if (d.device_bytes_ + bytes > d.options_.memory_bytes) return kOutOfMemory;
     int fd = -1;
     void* const memory = d.options_.shares_allocations
-                             ? IpcEntries::Allocate(bytes, &fd)
+                             ? Allocate(bytes, &fd)
                              : std::aligned_alloc(512, (bytes + 511) / 512 * 512);
     std::memset(memory, kPoison, bytes);
     *at = reinterpret_cast<Address>(memory);
@@ -259,6 +251,14 @@ struct Entries : IpcEntries {
     d.streams_.erase(stream);
     return kSuccess;
   }
+  static Result StreamSynchronize(Stream stream) {
+    KV_ENTER(d);
+    if (!d.Safe("cuStreamSynchronize", true)) return kStreamCaptureUnsupported;
+    FakeStream& it = *d.streams_[stream];
+    while (!it.queue.empty()) d.changed_.wait(d.mutex_);
+    Merge(&d.host_, it.clock);
+    return kSuccess;
+  }
   static Result StreamWaitEvent(Stream stream, Event event, unsigned) {
     KV_ENTER(d);
     if (!d.OffCapture("cuStreamWaitEvent", stream)) return kStreamCaptureInvalidated;
@@ -314,93 +314,18 @@ struct Entries : IpcEntries {
   static Result EventQuery(Event event) {
     KV_ENTER(d);
     if (!d.Safe("cuEventQuery", true)) return kStreamCaptureUnsupported;
-    return Seen(d, *d.events_[event]) ? kSuccess : kNotReady;
+    const EventState& state = *d.events_[event];
+    if (!state.done) return kNotReady;
+    Merge(&d.host_, state.clock);  // from now on the host comes after it
+    return kSuccess;
   }
   static Result EventSynchronize(Event event) {
     KV_ENTER(d);
     if (!d.Safe("cuEventSynchronize", true)) return kStreamCaptureUnsupported;
     const std::shared_ptr<EventState> state = d.events_[event];
     while (!state->done) d.changed_.wait(d.mutex_);
-    Seen(d, *state);
+    Merge(&d.host_, state->clock);
     return kSuccess;
-  }
-  // From now on the host comes after it.
-  static bool Seen(FakeDriver& d, const EventState& state) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (!state.done) return false;
-    for (const auto& [stream, time] : state.clock)
-      d.host_[stream] = std::max(d.host_[stream], time);
-    return true;
-  }
-
-  static Result MemGetAllocationGranularity(size_t* bytes, const AllocationProperties*, int) {
-    return *bytes = kGranularity, kSuccess;
-  }
-  static Result MemCreate(AllocationHandle* handle, size_t bytes, const AllocationProperties* of,
-                          unsigned long long) {
-    KV_ENTER(d);
-    if (!d.Safe("cuMemCreate", false)) return kStreamCaptureUnsupported;
-    const int fd = ::memfd_create("fake-gpu", MFD_CLOEXEC);
-    if (bytes % kGranularity != 0 || of->handle_types != kHandlePosixFd || fd < 0 ||
-        ::ftruncate(fd, static_cast<off_t>(bytes)) != 0)
-      return kInvalidValue;
-    d.handles_[*handle = d.next_++] = fd;
-    return kSuccess;
-  }
-  static Result MemRelease(AllocationHandle handle) {
-    KV_ENTER(d);
-    ::close(d.handles_[handle]);
-    d.handles_.erase(handle);
-    return kSuccess;
-  }
-  static Result MemExportToShareableHandle(void* fd, AllocationHandle handle, int,
-                                           unsigned long long) {
-    KV_ENTER(d);
-    *static_cast<int*>(fd) = ::fcntl(d.handles_[handle], F_DUPFD_CLOEXEC, 0);
-    return kSuccess;
-  }
-  static Result MemImportFromShareableHandle(AllocationHandle* handle, void* fd, int) {
-    KV_ENTER(d);
-    const int copy = ::fcntl(static_cast<int>(reinterpret_cast<uintptr_t>(fd)), F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) return kInvalidValue;
-    d.handles_[*handle = d.next_++] = copy;
-    return kSuccess;
-  }
-  static Result MemAddressReserve(Address* at, size_t bytes, size_t, Address, unsigned long long) {
-    void* const memory = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    *at = reinterpret_cast<Address>(memory);
-    KV_ENTER(d);
-    d.reserved_[*at] = bytes;
-    return kSuccess;
-  }
-  static Result MemAddressFree(Address at, size_t bytes) {
-    KV_ENTER(d);
-    d.reserved_.erase(at);
-    return ::munmap(Host(at), bytes) == 0 ? kSuccess : kInvalidValue;
-  }
-  static Result MemMap(Address at, size_t bytes, size_t offset, AllocationHandle handle,
-                       unsigned long long) {
-    KV_ENTER(d);
-    struct stat status;
-    if (::fstat(d.handles_[handle], &status) != 0 ||
-        offset + bytes > static_cast<size_t>(status.st_size))
-      return kInvalidValue;
-    if (::mmap(Host(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, d.handles_[handle],
-               static_cast<off_t>(offset)) == MAP_FAILED)
-      return kInvalidValue;
-    // The mapping keeps the memory when its handle is released.
-    d.ranges_[at] = {bytes, true, false, ::fcntl(d.handles_[handle], F_DUPFD_CLOEXEC, 0), true};
-    return kSuccess;
-  }
-  static Result MemUnmap(Address at, size_t bytes) {
-    KV_ENTER(d);
-    d.HostTouches(at, bytes, true, "early release: cuMemUnmap");
-    ::close(d.ranges_[at].fd);
-    d.ranges_.erase(at);
-    return kSuccess;
-  }
-  static Result MemSetAccess(Address at, size_t bytes, const AccessDescription* access, size_t) {
-    const int protection = access->flags == 3 ? PROT_READ | PROT_WRITE : PROT_NONE;
-    return ::mprotect(Host(at), bytes, protection) == 0 ? kSuccess : kInvalidValue;
   }
 };
 

@@ -1,5 +1,5 @@
-#include "gpu/emulator/fake_ipc.h"
-
+// Who has an address, handles of what is mapped there, and CUDA IPC, whose handle names a memfd of
+// the process that exports it.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -7,12 +7,13 @@
 #include <cstring>
 #include <string>
 
-#include "gpu/emulator/fake_driver.h"
+#include "gpu/emulator/fake_entries.h"
 #include "storage/base/status_macros.h"
 
-namespace kvarve::fake {
+namespace kvarve::cuda {
 
-using namespace cuda;  // NOLINT(google-build-using-namespace): the table's own words, all through
+using fake::FakeDriver;
+using fake::Host;
 
 namespace {
 
@@ -31,31 +32,22 @@ void* MapShared(int fd, size_t bytes) {
 
 }  // namespace
 
-std::map<uint64_t, FakeDriver::Range>::iterator FakeDriver::RangeOf(uint64_t at) {
-  auto after = ranges_.upper_bound(at);
-  if (after == ranges_.begin()) return ranges_.end();
-  --after;
-  return after->second.device && at - after->first < after->second.bytes ? after : ranges_.end();
-}
-
-void* IpcEntries::Allocate(size_t bytes, int* fd) {
+void* FakeEntries::Allocate(size_t bytes, int* fd) {
   *fd = ::memfd_create("fake-gpu", MFD_CLOEXEC);
   KV_CHECK(*fd >= 0 && ::ftruncate(*fd, static_cast<off_t>(bytes)) == 0);
   return MapShared(*fd, bytes);
 }
 
-Result IpcEntries::MemRetainAllocationHandle(AllocationHandle* handle, void* at) {
-  FakeDriver& d = *FakeDriver::current;
-  const MutexLock lock(&d.mutex_);
+Result FakeEntries::MemRetainAllocationHandle(AllocationHandle* handle, void* at) {
+  KV_ENTER(d);
   const auto range = d.RangeOf(reinterpret_cast<uint64_t>(at));
   if (range == d.ranges_.end() || !range->second.is_chunk) return kInvalidValue;
   d.handles_[*handle = d.next_++] = ::fcntl(range->second.fd, F_DUPFD_CLOEXEC, 0);
   return kSuccess;
 }
 
-Result IpcEntries::MemGetAddressRange(Address* begin, size_t* bytes, Address at) {
-  FakeDriver& d = *FakeDriver::current;
-  const MutexLock lock(&d.mutex_);
+Result FakeEntries::MemGetAddressRange(Address* begin, size_t* bytes, Address at) {
+  KV_ENTER(d);
   const auto range = d.RangeOf(at);
   if (range == d.ranges_.end()) return kNotFound;
   *begin = range->first;
@@ -63,9 +55,8 @@ Result IpcEntries::MemGetAddressRange(Address* begin, size_t* bytes, Address at)
   return kSuccess;
 }
 
-Result IpcEntries::IpcGetMemHandle(IpcMemoryHandle* handle, Address at) {
-  FakeDriver& d = *FakeDriver::current;
-  const MutexLock lock(&d.mutex_);
+Result FakeEntries::IpcGetMemHandle(IpcMemoryHandle* handle, Address at) {
+  KV_ENTER(d);
   const auto range = d.RangeOf(at);
   // A driver has no such handle of memory that cuMemMap maps.
   if (range == d.ranges_.end() || range->second.is_chunk || range->second.fd < 0)
@@ -75,30 +66,28 @@ Result IpcEntries::IpcGetMemHandle(IpcMemoryHandle* handle, Address at) {
   return kSuccess;
 }
 
-Result IpcEntries::IpcOpenMemHandle(Address* at, IpcMemoryHandle handle, unsigned) {
+Result FakeEntries::IpcOpenMemHandle(Address* at, IpcMemoryHandle handle, unsigned) {
   Named named{};
   std::memcpy(&named, handle.reserved, sizeof named);
   if (named.pid == ::getpid()) return kInvalidContext;  // a driver refuses its own process
   const std::string path = "/proc/" + std::to_string(named.pid) + "/fd/" + std::to_string(named.fd);
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return kInvalidValue;
-  FakeDriver& d = *FakeDriver::current;
-  const MutexLock lock(&d.mutex_);
+  KV_ENTER(d);
   *at = reinterpret_cast<Address>(MapShared(fd, named.bytes));
   d.ranges_[*at] = {named.bytes, true, false, fd};
   return kSuccess;
 }
 
-Result IpcEntries::IpcCloseMemHandle(Address at) {
-  FakeDriver& d = *FakeDriver::current;
-  const MutexLock lock(&d.mutex_);
+Result FakeEntries::IpcCloseMemHandle(Address at) {
+  KV_ENTER(d);
   const auto range = d.ranges_.find(at);
   if (range == d.ranges_.end()) return kInvalidValue;
   d.HostTouches(at, range->second.bytes, true, "early release: cuIpcCloseMemHandle");
-  ::munmap(reinterpret_cast<void*>(at), range->second.bytes);
+  ::munmap(Host(at), range->second.bytes);
   ::close(range->second.fd);
   d.ranges_.erase(range);
   return kSuccess;
 }
 
-}  // namespace kvarve::fake
+}  // namespace kvarve::cuda

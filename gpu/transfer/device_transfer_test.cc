@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gpu/device/cuda_device.h"
@@ -94,7 +95,7 @@ struct Rig {
   }
   absl::StatusOr<std::unique_ptr<Move>> Start(MoveDirection direction, size_t n,
                                               EngineStream engine = 0) {
-    return transfer->Start(direction, Blocks(n), 0, kLayout.tokens, engine);
+    return transfer->Start(direction, Blocks(n), 0, kLayout.tokens, {engine});
   }
   bool PagesEqual() const {
     return std::memcmp(reinterpret_cast<const void*>(pages.address()), cpu_pages.data(),
@@ -241,7 +242,7 @@ TEST(DeviceTransferTest, TheSameBehindTheEventIsClean) {
     const auto handle = reinterpret_cast<EngineStream>(driver.NewEngineStream());
     ASSERT_TRUE((*move)->EngineAfterLayer(handle, 2).ok());
     EXPECT_FALSE((*move)->EngineAfterLayer(handle, 3).ok());
-    ASSERT_TRUE(stream->AfterEngine(handle).ok());
+    ASSERT_TRUE(stream->WaitFor(**rig.device->RecordEngine(handle)).ok());
     const auto to = rig.device->Allocate(Rig::kPagesBytes).value();
     const CopyJob read{rig.pages.address(), to.address(), Rig::kPagesBytes};
     ASSERT_TRUE(stream->Copy({&read, 1}, CopyOrder::kStream).ok());
@@ -265,7 +266,7 @@ TEST(DeviceTransferTest, AnEngineNeedNotWaitForTheLastLayer) {
     const auto handle = reinterpret_cast<EngineStream>(driver.NewEngineStream());
     const auto engine = rig.device->NewStream().value();
     ASSERT_TRUE((*move)->EngineAfterLayer(handle, 0).ok());
-    ASSERT_TRUE(engine->AfterEngine(handle).ok());
+    ASSERT_TRUE(engine->WaitFor(**rig.device->RecordEngine(handle)).ok());
     const auto first = engine->Record().value();
     int steps = 0;
     while (!*first->Done()) steps += driver.Step(1);
@@ -279,31 +280,37 @@ TEST(DeviceTransferTest, AnEngineNeedNotWaitForTheLastLayer) {
 
 // What the engine has queued comes first, and what it queues later comes after a gather.
 TEST(DeviceTransferTest, AGatherIsOrderedWithTheEnginesStream) {
-  FakeDriver driver({});
-  {
-    Rig rig(&driver, Order::kHnd, MoveMethod::kKernel);
-    const auto handle = reinterpret_cast<EngineStream>(driver.NewEngineStream());
-    // An engine's kernels, as copies by a stream that is ordered like the engine's own.
-    const auto engine = rig.device->NewStream().value();
-    const auto other = rig.device->Allocate(Rig::kPagesBytes).value();
-    auto engine_writes = [&] {
-      ASSERT_TRUE(engine->AfterEngine(handle).ok());
-      const CopyJob write{other.address(), rig.pages.address(), Rig::kPagesBytes};
-      ASSERT_TRUE(engine->Copy({&write, 1}, CopyOrder::kStream).ok());
-      ASSERT_TRUE(engine->EngineAfter(handle, *engine->Record().value()).ok());
-    };
-    driver.Hold();
-    engine_writes();
-    auto move = rig.Start(MoveDirection::kGather, 3, handle);
-    ASSERT_TRUE(move.ok());
-    engine_writes();
-    driver.Go();
-    ASSERT_TRUE((*move)->Wait().ok());
-    ASSERT_TRUE(engine->Record().value()->Wait().ok());
-    for (const std::byte byte : std::span(rig.blocks).first(3 * kLayout.BlockBytes()))
-      ASSERT_EQ(byte, std::byte{0xAB});  // what the engine had written
+  for (const MoveMethod method : {MoveMethod::kCopies, MoveMethod::kKernel, MoveMethod::kStaged}) {
+    FakeDriver driver({.seed = 11});
+    {
+      Rig rig(&driver, Order::kHnd, method);
+      const auto handle = reinterpret_cast<EngineStream>(driver.NewEngineStream());
+      // An engine's kernels, as copies by a stream that is ordered like the engine's own.
+      const auto engine = rig.device->NewStream().value();
+      const auto other = rig.device->Allocate(Rig::kPagesBytes).value();
+      std::shared_ptr<DeviceEvent> written;
+      auto engine_writes = [&] {
+        ASSERT_TRUE(engine->WaitFor(**rig.device->RecordEngine(handle)).ok());
+        const CopyJob write{other.address(), rig.pages.address(), Rig::kPagesBytes};
+        ASSERT_TRUE(engine->Copy({&write, 1}, CopyOrder::kStream).ok());
+        written = engine->Record().value();
+        ASSERT_TRUE(engine->EngineAfter(handle, *written).ok());
+      };
+      driver.Hold();
+      engine_writes();
+      auto move = rig.Start(MoveDirection::kGather, 6, handle);
+      ASSERT_TRUE(move.ok());
+      engine_writes();
+      while (!*written->Done()) driver.Step(1);
+      // In the staged way the pages are read long before the blocks are written.
+      EXPECT_EQ(*(*move)->Done(), method != MoveMethod::kStaged);
+      driver.Go();
+      ASSERT_TRUE((*move)->Wait().ok());
+      for (const std::byte byte : rig.blocks)
+        ASSERT_EQ(byte, std::byte{0xAB});  // what the engine had written
+    }
+    EXPECT_THAT(driver.diagnostics(), IsEmpty());
   }
-  EXPECT_THAT(driver.diagnostics(), IsEmpty());
 }
 
 TEST(DeviceTransferTest, RoomIsBounded) {
@@ -347,64 +354,75 @@ TEST(DeviceTransferTest, AForgottenMoveIsWaitedFor) {
   EXPECT_THAT(driver.diagnostics(), IsEmpty());
 }
 
-TEST(HostRegistryTest, PathsByCapability) {
-  ComputeDeviceInfo cpu, old, can;
-  cpu.is_cpu = true;
-  can.read_only_registration = true;
-  EXPECT_EQ(ChooseHostPath(cpu, true), HostPath::kHost);
-  EXPECT_EQ(ChooseHostPath(can, false), HostPath::kArena);
-  EXPECT_EQ(ChooseHostPath(old, false), HostPath::kStaging);
-  EXPECT_EQ(ChooseHostPath(old, true), HostPath::kWritable);
-}
-
-// Memory that exists only where it is touched, in three pieces.
-TEST(HostRegistryTest, PiecesAreWholeExtentsAndNoCopySpansTwo) {
-  FakeDriver driver({.max_registration = 64 * kMiB});
-  {
-    const auto device = OpenCudaDevice(driver.table(), "", kModule).value();
-    HostRegistry registry(device, 64 * kMiB);
-    const auto at = reinterpret_cast<std::byte*>(uint64_t{1} << 40);  // a fake needs no memory
-    registry.Add({at, 160 * kMiB}, HostRegistry::Use::kReadOnly);
-    ASSERT_TRUE(registry.WaitIdle(kLong));
-    EXPECT_EQ(registry.stats().pieces, 3u);
-    EXPECT_EQ(registry.stats().bytes, 160 * kMiB);
-    EXPECT_EQ(registry.AddressOf(at + 64 * kMiB - 4096, 4096),
-              reinterpret_cast<uint64_t>(at) + 64 * kMiB - 4096);
-    EXPECT_EQ(registry.AddressOf(at + 64 * kMiB - 4096, 4097), std::nullopt);
-    EXPECT_EQ(registry.AddressOf(at + 160 * kMiB - 4096, 4097), std::nullopt);
-    EXPECT_EQ(registry.AddressOf(at - 1, 1), std::nullopt);
-    registry.Remove(at);
-    EXPECT_EQ(registry.stats().pieces, 0u);
-    EXPECT_EQ(registry.AddressOf(at, 1), std::nullopt);
-    // One call for all of it would have failed: counted, and without an address.
-    HostRegistry large(device, 256 * kMiB);
-    large.Add({at, 160 * kMiB}, HostRegistry::Use::kReadWrite);
-    ASSERT_TRUE(large.WaitIdle(kLong));
-    EXPECT_EQ(large.stats().failed, 1u);
-    EXPECT_THAT(large.stats().last_error, HasSubstr("OUT_OF_MEMORY"));
-    EXPECT_EQ(large.AddressOf(at, 1), std::nullopt);
-  }
-  EXPECT_EQ(driver.leaks(), "");
-}
-
-TEST(HostRegistryTest, NothingIsRegisteredWhileTheEngineMayCapture) {
+// A place is free when its work is done, not when whoever asked for it has looked.
+TEST(DeviceTransferTest, RoomComesBackByItself) {
   FakeDriver driver({});
   {
-    const auto device = OpenCudaDevice(driver.table(), "", kModule).value();
-    HostRegistry registry(device);
-    registry.SetQuiet(true);
-    driver.BeginCapture(driver.NewEngineStream());
-    std::vector<std::byte> memory(4096);
-    registry.Add(memory, HostRegistry::Use::kReadWrite);
-    EXPECT_FALSE(registry.WaitIdle(20'000'000));
-    EXPECT_EQ(driver.calls("cuMemHostRegister"), 0u);
-    EXPECT_TRUE(driver.EndCapture());
-    registry.SetQuiet(false);
-    EXPECT_TRUE(registry.WaitIdle(kLong));
-    EXPECT_NE(registry.AddressOf(memory.data(), 4096), std::nullopt);
+    Rig rig(&driver, Order::kNhd, MoveMethod::kStaged, 2 * kLayout.BlockBytes());
+    auto start = [&](size_t i) {
+      const BlockMove block = rig.Block(i, rig.blocks);
+      return rig.transfer->Start(MoveDirection::kGather, {&block, 1}, 0, kLayout.tokens);
+    };
+    driver.Hold();
+    auto first = start(0).value(), second = start(1).value();
+    EXPECT_EQ(start(2).status().code(), absl::StatusCode::kResourceExhausted);
+    std::thread later([&] { driver.Go(); });
+    rig.transfer->AwaitRoom();
+    later.join();
+    auto third = start(2).value();
+    EXPECT_TRUE(third->Wait().ok() && first->Wait().ok() && second->Wait().ok());
+    // The places that the first two no longer have are not given back twice.
+    first.reset(), second.reset(), third.reset();
+    EXPECT_EQ(rig.transfer->stats().in_flight, 0u);
+    driver.Hold();
+    std::vector<std::unique_ptr<Move>> moves;
+    for (auto move = start(0); move.ok(); move = start(moves.size()))
+      moves.push_back(*std::move(move));
+    EXPECT_EQ(moves.size(), 2u);
+    driver.Go();
   }
   EXPECT_THAT(driver.diagnostics(), IsEmpty());
   EXPECT_EQ(driver.leaks(), "");
+}
+
+// The driver fails in the middle of a move: what it took before runs to its end before Start
+// returns, and a want of its memory is not a want of room, which callers wait for.
+TEST(DeviceTransferTest, AStartThatFailsLeavesNothingMoving) {
+  FakeDriver driver({});
+  {
+    Rig rig(&driver, Order::kHnd, MoveMethod::kKernel);
+    driver.Hold();
+    driver.FailLaunch(1, cuda::kOutOfMemory);  // of the second group of layers
+    std::thread later([&] {
+      while (driver.queued() < 3) std::this_thread::yield();
+      driver.Step(1);
+      driver.Go();
+    });
+    const auto move = rig.Start(MoveDirection::kScatter, 4);
+    EXPECT_EQ(move.status().code(), absl::StatusCode::kInternal) << move.status();
+    driver.HostReleases(rig.blocks.data(), rig.blocks.size(), "the lease");
+    later.join();
+    EXPECT_EQ(rig.transfer->stats().in_flight, 0u);
+    EXPECT_TRUE(rig.Start(MoveDirection::kScatter, 4).ok()) << "the next one is well";
+  }
+  EXPECT_THAT(driver.diagnostics(), IsEmpty());
+}
+
+// A capture that forbids to look delays the end of a move, and does not stand for it.
+TEST(DeviceTransferTest, ARefusedWaitIsNotTheEnd) {
+  FakeDriver driver({});
+  {
+    Rig rig(&driver, Order::kHnd, MoveMethod::kCopies);
+    driver.Hold();
+    auto move = rig.Start(MoveDirection::kScatter, 2).value();
+    driver.RefuseNext(3);
+    EXPECT_FALSE(*move->Done());
+    std::thread later([&] { driver.Go(); });
+    move.reset();
+    later.join();
+    driver.HostReleases(rig.blocks.data(), rig.blocks.size(), "the lease");
+  }
+  EXPECT_THAT(driver.diagnostics(), IsEmpty());
 }
 
 }  // namespace

@@ -6,15 +6,18 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
 namespace {
 
-constexpr std::chrono::milliseconds kAgain(100);  // after a capture got in the way
+constexpr std::chrono::milliseconds kAgain(20);  // after a capture got in the way
 
 }  // namespace
 
@@ -52,8 +55,7 @@ HostRegistry::~HostRegistry() {
   }
   if (thread_.joinable()) thread_.join();
   MutexLock lock(&mutex_);
-  for (const auto& [at, piece] : registered_)
-    device_->Unregister(piece.memory.data()).IgnoreError();
+  for (const auto& [at, piece] : registered_) Unregister(piece);
 }
 
 void HostRegistry::Add(std::span<std::byte> memory, Use use) {
@@ -80,11 +82,19 @@ void HostRegistry::Remove(const std::byte* memory) {
   // What is being registered may be a piece of it.
   while (busy_ || (quiet_ && is_registered())) changed_.wait(mutex_);
   forget();  // a capture may have put it back
+  std::vector<Piece> gone;
   std::erase_if(registered_, [&](const auto& entry) {
     if (entry.second.owner != memory) return false;
-    device_->Unregister(entry.second.memory.data()).IgnoreError();
+    gone.push_back(entry.second);
     return true;
   });
+  // Others find their addresses meanwhile.
+  busy_ = true;
+  mutex_.unlock();
+  for (const Piece& piece : gone) Unregister(piece);
+  mutex_.lock();
+  busy_ = false;
+  changed_.notify_all();
 }
 
 std::optional<uint64_t> HostRegistry::AddressOf(const std::byte* at, uint64_t bytes) const {
@@ -127,19 +137,27 @@ HostRegistry::Stats HostRegistry::stats() const {
 absl::StatusOr<uint64_t> HostRegistry::Register(const Piece& piece) {
   const HostAccess access =
       piece.use == Use::kReadOnly ? HostAccess::kReadOnly : HostAccess::kReadWrite;
-  KV_ASSIGN_OR_RETURN(const uint64_t address, device_->Register(piece.memory, access));
-  if (piece.use != Use::kProtect) return address;
-  // The registration keeps what it has; this process's own code must not write by accident.
+  const absl::StatusOr<uint64_t> address = device_->Register(piece.memory, access);
+  if (piece.use != Use::kProtect || absl::IsUnavailable(address.status())) return address;
+  // A registration keeps what it has; this process's own code must not write by accident.
   if (::mprotect(piece.memory.data(), piece.memory.size(), PROT_READ) == 0) return address;
   const int error = errno;
-  device_->Unregister(piece.memory.data()).IgnoreError();
+  if (address.ok()) Unregister(piece);
   return absl::InternalError(absl::StrCat("mprotect: ", std::strerror(error)));
+}
+
+void HostRegistry::Unregister(const Piece& piece) {
+  for (;;) {
+    const absl::Status status = device_->Unregister(piece.memory.data());
+    if (!absl::IsUnavailable(status)) return;
+    std::this_thread::sleep_for(kAgain);
+  }
 }
 
 void HostRegistry::Run() {
   MutexLock lock(&mutex_);
   while (!stopped_) {
-    if (quiet_ || waiting_.empty()) {
+    if (quiet_ || busy_ || waiting_.empty()) {
       changed_.wait(mutex_);
       continue;
     }
@@ -148,6 +166,11 @@ void HostRegistry::Run() {
     busy_ = true;
     mutex_.unlock();
     const absl::StatusOr<uint64_t> address = Register(piece);
+    if (!address.ok() && !absl::IsUnavailable(address.status())) {
+      KvLog(LogLevel::kWarning, "kvarve: host memory is not registered with the device",
+            {{"bytes", absl::StrCat(piece.memory.size())},
+             {"why", std::string(address.status().message())}});
+    }
     mutex_.lock();
     busy_ = false;
     if (address.ok()) {

@@ -37,6 +37,7 @@ enum class HostPath {
   kStaging,   // (b) a bounded staging memory, into which the daemon copies
   kWritable,  // (c) the arena's memory mapped writable (trust=writable), registered, then protected
 };
+inline constexpr size_t kHostPaths = 4;
 std::string_view HostPathName(HostPath path);
 // (a) where the device can, (c) where it cannot and the daemon trusts this host's processes, else
 // (b).
@@ -54,11 +55,13 @@ class HostRegistry {
   enum class Use {
     kReadWrite,
     kReadOnly,
-    kProtect,  // registered for writing too, then this process's mapping is made read-only
+    kProtect,  // registered for writing too, then this process's mapping is made read-only (also
+               // if the registration failed)
   };
   // Memory that is mapped here until Remove.
   void Add(std::span<std::byte> memory, Use use);
-  // REQUIRES: as ~HostRegistry. Waits while quiet, if any of it is registered.
+  // REQUIRES: as ~HostRegistry. Waits while quiet, or while a capture forbids it, if any of it is
+  // registered: what is unmapped while it is registered is the device's still.
   void Remove(const std::byte* memory);
   // Where the device finds these bytes; nothing when they are not all in one registered piece.
   std::optional<uint64_t> AddressOf(const std::byte* at, uint64_t bytes) const;
@@ -83,6 +86,7 @@ class HostRegistry {
   };
   void Run();
   absl::StatusOr<uint64_t> Register(const Piece& piece);
+  void Unregister(const Piece& piece);  // waits while a capture forbids it
 
   const std::shared_ptr<ComputeDevice> device_;
   const uint64_t piece_bytes_;

@@ -4,7 +4,7 @@ namespace kvarve {
 
 absl::Status MoveSet::Start(Transfer& transfer, MoveDirection direction,
                             std::span<const BlockMove> blocks, uint32_t token_begin,
-                            uint32_t token_end, EngineStream engine, bool may_wait) {
+                            uint32_t token_end, const EngineOrder& engine, bool may_wait) {
   for (;;) {
     absl::StatusOr<std::unique_ptr<Move>> move =
         transfer.Start(direction, blocks, token_begin, token_end, engine);
@@ -14,13 +14,7 @@ absl::Status MoveSet::Start(Transfer& transfer, MoveDirection direction,
       return absl::OkStatus();
     }
     if (!absl::IsResourceExhausted(move.status()) || !may_wait) return move.status();
-    if (moves_.empty()) {
-      transfer.AwaitRoom();
-      continue;
-    }
-    const absl::Status oldest = moves_.front()->Wait();
-    moves_.pop_front();
-    if (status_.ok()) status_ = oldest;
+    transfer.AwaitRoom();
   }
 }
 

@@ -25,10 +25,10 @@ class MoveSet {
     return *this;
   }
 
-  // As Transfer::Start. Without room: with `may_wait` waits for its own oldest, or for others';
-  // else ResourceExhausted.
+  // As Transfer::Start. Without room: with `may_wait` waits until there is; else ResourceExhausted.
   absl::Status Start(Transfer& transfer, MoveDirection direction, std::span<const BlockMove> blocks,
-                     uint32_t token_begin, uint32_t token_end, EngineStream engine, bool may_wait);
+                     uint32_t token_begin, uint32_t token_end, const EngineOrder& engine,
+                     bool may_wait);
   // All of them; the first failure.
   absl::Status Wait();
 

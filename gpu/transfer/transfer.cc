@@ -43,7 +43,7 @@ struct Transfer::Request {
   MoveDirection direction{};
   std::span<const BlockMove> blocks;
   uint32_t token_begin = 0, token_end = 0;
-  EngineStream engine = 0;
+  EngineOrder engine;
   std::vector<uint64_t> addresses;  // the blocks', for the device
   std::vector<int64_t> page_ids;    // of all of them
   MoveRequest plan;                 // its spans are of this and of the slot
@@ -64,32 +64,32 @@ std::string_view MoveMethodName(MoveMethod method) {
 
 Move::~Move() { Wait().IgnoreError(); }
 
-void Move::End() {
-  if (std::exchange(ended_, true)) return;
-  MutexLock lock(&transfer_->mutex_);
-  transfer_->free_.push_back(slot_);
-  --transfer_->stats_.in_flight;
-  transfer_->room_.notify_all();
+void Move::End(const absl::Status& status) {
+  ended_ = true;
+  status_ = status;
+  transfer_->places_->Release(place_);
 }
 
+// Groups run on one stream, in order: the last one's event is the move's.
 absl::StatusOr<bool> Move::Done() {
-  if (ended_) return true;
-  // Groups run on one stream, in order.
-  const absl::StatusOr<bool> done = events_.empty() ? true : events_.back()->Done();
-  if (!done.ok() || *done) End();
-  return done;
+  if (!ended_ && !events_.empty()) {
+    const absl::StatusOr<bool> done = events_.back()->Done();
+    if (done.ok() && !*done) return false;
+    End(done.status());
+  }
+  if (!status_.ok()) return status_;
+  return true;
 }
 
 absl::Status Move::Wait() {
-  if (ended_) return absl::OkStatus();
-  const absl::Status status = events_.empty() ? absl::OkStatus() : events_.back()->Wait();
-  End();
-  return status;
+  if (!ended_ && !events_.empty()) End(events_.back()->Wait());
+  return status_;
 }
 
 absl::Status Move::EngineAfterLayer(EngineStream engine, uint32_t layer) {
   for (size_t i = 0; i < events_.size(); ++i) {
-    if (layer < ends_[i]) return transfer_->slots_[slot_].kernels->EngineAfter(engine, *events_[i]);
+    if (layer < ends_[i])
+      return transfer_->slots_[place_.number].kernels->EngineAfter(engine, *events_[i]);
   }
   return absl::InvalidArgumentError(absl::StrFormat("a move has no layer %d", layer));
 }
@@ -165,8 +165,7 @@ absl::Status Transfer::Prepare(const Options& options) {
     }
     slot.ring_at = ring_.address() + i * max_blocks_ * layout_.BlockBytes();
   }
-  MutexLock lock(&mutex_);
-  for (size_t i = moves; i > 0; --i) free_.push_back(i - 1);
+  places_ = std::make_unique<MovePlaces>(moves);
   return PrepareTables();
 }
 
@@ -225,7 +224,7 @@ absl::Status Transfer::CheckPages(std::span<const int64_t> page_ids, uint32_t to
 absl::StatusOr<std::unique_ptr<Move>> Transfer::Start(MoveDirection direction,
                                                       std::span<const BlockMove> blocks,
                                                       uint32_t token_begin, uint32_t token_end,
-                                                      EngineStream engine) {
+                                                      const EngineOrder& engine) {
   Request request{direction, blocks, token_begin, token_end, engine};
   for (const BlockMove& block : blocks) {
     KV_RETURN_IF_ERROR(CheckPages(block.page_ids, token_begin, token_end));
@@ -243,30 +242,26 @@ absl::StatusOr<std::unique_ptr<Move>> Transfer::Start(MoveDirection direction,
     return absl::InvalidArgumentError(absl::StrFormat("a move of %d blocks, tokens [%d, %d)",
                                                       blocks.size(), token_begin, token_end));
   }
-  std::unique_ptr<Move> move(new Move(this));
-  {
+  const std::optional<MovePlaces::Place> place = places_->Take();
+  if (!place) {
     MutexLock lock(&mutex_);
-    if (free_.empty()) {
-      ++stats_.exhausted;
-      return absl::ResourceExhaustedError("too many moves are under way");
-    }
-    move->slot_ = free_.back();
-    free_.pop_back();
-    move->ended_ = false;
-    ++stats_.in_flight;
+    ++stats_.exhausted;
+    return absl::ResourceExhaustedError("too many moves are under way");
   }
-  Slot& slot = slots_[move->slot_];
+  Slot& slot = slots_[place->number];
+  std::unique_ptr<Move> move(new Move(this));
   absl::Status status = MakeTables(&request, &slot);
   if (status.ok()) status = Queue(request, &slot, move.get());
   if (!status.ok()) {
-    // Something may be on the streams: the place is free only behind it.
-    for (DeviceStream* stream : {slot.kernels.get(), slot.copies.get()}) {
-      if (stream == nullptr) continue;
-      const absl::StatusOr<std::shared_ptr<DeviceEvent>> last = stream->Record();
-      if (last.ok()) (*last)->Wait().IgnoreError();
-    }
-    return status;
+    // Something may be on the streams: the place, and the caller's memory, are free only behind it.
+    for (DeviceStream* stream : {slot.kernels.get(), slot.copies.get()})
+      if (stream != nullptr) stream->Synchronize().IgnoreError();
+    places_->Release(*place);
+    // No room is what the caller can wait for; a driver's want of memory is not.
+    return absl::IsResourceExhausted(status) ? absl::InternalError(status.message()) : status;
   }
+  move->place_ = *place;
+  places_->Queued(*place, move->events_.back());
   MutexLock lock(&mutex_);
   ++stats_.moves;
   ++stats_.by_method[static_cast<int>(method_)];
@@ -336,9 +331,11 @@ std::vector<CopyJob> Transfer::Pieces(const Request& request, uint32_t layer, ui
   return jobs;
 }
 
-// Layers [layer, end) through the ring: whole layers over the bus, rows within the device.
-absl::Status Transfer::Staged(const Request& request, const Slot& slot, uint32_t layer,
-                              uint32_t end) const {
+// Layers [layer, end) through the ring: whole layers over the bus, rows within the device. The
+// event is of the first half.
+absl::StatusOr<std::shared_ptr<DeviceEvent>> Transfer::Staged(const Request& request,
+                                                              const Slot& slot, uint32_t layer,
+                                                              uint32_t end) const {
   const uint64_t offset = LayerOffset(layer), bytes = LayerOffset(end) - offset;
   const bool gather = request.direction == MoveDirection::kGather;
   std::vector<CopyJob> jobs;
@@ -352,15 +349,21 @@ absl::Status Transfer::Staged(const Request& request, const Slot& slot, uint32_t
   DeviceStream& first = gather ? *slot.kernels : *slot.copies;
   DeviceStream& second = gather ? *slot.copies : *slot.kernels;
   KV_RETURN_IF_ERROR(gather ? first.Run(launch) : first.Copy(jobs, CopyOrder::kAny));
-  KV_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceEvent> half, first.Record());
+  KV_ASSIGN_OR_RETURN(std::shared_ptr<DeviceEvent> half, first.Record());
   KV_RETURN_IF_ERROR(second.WaitFor(*half));
-  return gather ? second.Copy(jobs, CopyOrder::kStream) : second.Run(launch);
+  KV_RETURN_IF_ERROR(gather ? second.Copy(jobs, CopyOrder::kStream) : second.Run(launch));
+  return half;
 }
 
 absl::Status Transfer::Queue(const Request& request, Slot* slot, Move* move) const {
   const bool gather = request.direction == MoveDirection::kGather;
   const bool staged = method_ == MoveMethod::kStaged;
-  KV_RETURN_IF_ERROR(slot->kernels->AfterEngine(request.engine));
+  std::shared_ptr<DeviceEvent> before = request.engine.after;
+  if (before == nullptr) {
+    KV_ASSIGN_OR_RETURN(before, device_->RecordEngine(request.engine.stream));
+  }
+  KV_RETURN_IF_ERROR(slot->kernels->WaitFor(*before));
+  std::shared_ptr<DeviceEvent> pages_read;  // of a gather
   // The tokens outside the range must stay as they are in the block, too.
   const bool whole = request.token_begin == 0 && request.token_end == layout_.tokens;
   for (uint32_t layer = 0; layer < layout_.layers; layer += layers_per_group_) {
@@ -369,7 +372,7 @@ absl::Status Transfer::Queue(const Request& request, Slot* slot, Move* move) con
       KV_RETURN_IF_ERROR(slot->kernels->Copy(Pieces(request, layer, end),
                                              gather ? CopyOrder::kStream : CopyOrder::kAny));
     } else if (staged && (whole || !gather)) {
-      KV_RETURN_IF_ERROR(Staged(request, *slot, layer, end));
+      KV_ASSIGN_OR_RETURN(pages_read, Staged(request, *slot, layer, end));
     } else if (staged) {
       return absl::InvalidArgumentError("a staged gather is of whole blocks");
     } else {
@@ -382,19 +385,17 @@ absl::Status Transfer::Queue(const Request& request, Slot* slot, Move* move) con
     move->events_.push_back(std::move(event));
     move->ends_.push_back(end);
   }
-  // The engine may write what was gathered only behind it.
-  if (gather) return slot->kernels->EngineAfter(request.engine, *move->events_.back());
-  return absl::OkStatus();
-}
-
-void Transfer::AwaitRoom() {
-  MutexLock lock(&mutex_);
-  while (free_.empty()) room_.wait(mutex_);
+  if (!gather) return absl::OkStatus();
+  // The engine may write what was gathered only behind it; what is in the ring is no page.
+  if (pages_read == nullptr) pages_read = move->events_.back();
+  return slot->kernels->EngineAfter(request.engine.stream, *pages_read);
 }
 
 TransferStats Transfer::stats() const {
   MutexLock lock(&mutex_);
-  return stats_;
+  TransferStats stats = stats_;
+  stats.in_flight = places_->taken();
+  return stats;
 }
 
 }  // namespace kvarve

@@ -12,13 +12,14 @@
 // the kernel of another.
 //
 // Bounded: kMaxMoves under way (fewer where the ring is smaller), kMaxBlocks each; one more is
-// ResourceExhausted, and the caller waits for one of its own.
+// ResourceExhausted. A move's place is free as soon as its work is done, also before anybody asks.
 //
 // THREADS: any; a Move one at a time.  BLOCKS: Move::Wait and ~Move; Start on the CPU device for
 // the copying.
 #ifndef KVARVE_GPU_TRANSFER_TRANSFER_H_
 #define KVARVE_GPU_TRANSFER_TRANSFER_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,7 @@
 #include "gpu/device/device.h"
 #include "gpu/paged/kv_view.h"
 #include "gpu/transfer/host_registry.h"
+#include "gpu/transfer/move_places.h"
 #include "storage/base/mutex.h"
 #include "storage/base/units.h"
 #include "storage/block/layout.h"
@@ -39,6 +41,7 @@
 namespace kvarve {
 
 enum class MoveMethod { kCopies, kKernel, kStaged };
+inline constexpr size_t kMoveMethods = 3;
 std::string_view MoveMethodName(MoveMethod method);
 
 enum class MoveDirection { kGather, kScatter };
@@ -48,9 +51,16 @@ struct BlockMove {
   std::span<const int64_t> page_ids;  // of this block, in the order of the tokens
 };
 
+// How a move stands to what an engine computes.
+struct EngineOrder {
+  EngineStream stream = 0;
+  // What comes before the move, from MarkEngine; null: all that the stream has when it starts.
+  std::shared_ptr<DeviceEvent> after;
+};
+
 class Transfer;
 
-// Work under way. Holds its place in the Transfer, which must outlive it, until it is done.
+// Work under way in a Transfer, which must outlive it.
 class Move {
  public:
   ~Move();  // waits
@@ -65,19 +75,20 @@ class Move {
  private:
   friend class Transfer;
   explicit Move(Transfer* transfer) : transfer_(transfer) {}
-  void End();
+  void End(const absl::Status& status);
   Transfer* const transfer_;
-  size_t slot_ = 0;
-  bool ended_ = true;           // until it has a place
+  MovePlaces::Place place_;
+  bool ended_ = false;
+  absl::Status status_;         // of its end
   std::vector<uint32_t> ends_;  // of each group: one past its last layer
   std::vector<std::shared_ptr<DeviceEvent>> events_;
 };
 
 struct TransferStats {  // since Create
   uint64_t moves = 0, blocks = 0, bytes = 0;
-  uint64_t by_method[3] = {};  // moves
-  uint64_t exhausted = 0;      // moves that found no room
-  uint64_t in_flight = 0;      // now
+  std::array<uint64_t, kMoveMethods> by_method{};  // moves
+  uint64_t exhausted = 0;                          // moves that found no room
+  uint64_t in_flight = 0;                          // now, as far as somebody has looked
 };
 
 class Transfer {
@@ -109,16 +120,22 @@ class Transfer {
   absl::Status CheckPages(std::span<const int64_t> page_ids, uint32_t token_begin,
                           uint32_t token_end) const;
 
-  // Starts moving tokens [token_begin, token_end), at least one, of up to max_blocks() blocks,
-  // after what the engine's stream has now. A gather holds up what that stream gets later, too: it
-  // may write the pages. InvalidArgument: nothing moves. ResourceExhausted: too many are under way.
-  // FailedPrecondition: host memory that the device cannot reach. Unavailable: the engine captures.
+  // What the engine's stream has so far, for a move that starts later and on another thread: by
+  // then the engine may be computing the next step, or capturing. Unavailable: it captures now.
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> MarkEngine(EngineStream engine) {
+    return device_->RecordEngine(engine);
+  }
+  // Starts moving tokens [token_begin, token_end), at least one, of up to max_blocks() blocks. A
+  // gather holds up what the engine's stream gets later until the pages are read: it may write
+  // them. Whatever the error, nothing moves (any more). InvalidArgument: the request.
+  // ResourceExhausted: too many are under way, and nothing else. FailedPrecondition: host memory
+  // that the device cannot reach. Unavailable: the engine captures. Internal: the device.
   absl::StatusOr<std::unique_ptr<Move>> Start(MoveDirection direction,
                                               std::span<const BlockMove> blocks,
                                               uint32_t token_begin, uint32_t token_end,
-                                              EngineStream engine = 0);
-  // Until another move has a place. REQUIRES: somebody else has them all, and will wait for them.
-  void AwaitRoom();
+                                              const EngineOrder& engine = {});
+  // Until another move may have a place.
+  void AwaitRoom() { places_->AwaitRoom(); }
   TransferStats stats() const;
 
  private:
@@ -137,7 +154,8 @@ class Transfer {
   absl::Status PrepareTables();
   absl::Status MakeTables(Request* request, Slot* slot) const;
   absl::Status Queue(const Request& request, Slot* slot, Move* move) const;
-  absl::Status Staged(const Request& request, const Slot& slot, uint32_t layer, uint32_t end) const;
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> Staged(const Request& request, const Slot& slot,
+                                                      uint32_t layer, uint32_t end) const;
   std::vector<CopyJob> Pieces(const Request& request, uint32_t layer, uint32_t end) const;
   uint64_t LongestPiece() const;
   size_t TensorsPerLayer() const { return layout_.v_dim > 0 ? 2 : 1; }
@@ -156,9 +174,8 @@ class Transfer {
   DeviceMemory device_tables_, ring_;
   uint64_t tensors_at_ = 0;
   std::vector<Slot> slots_;
+  std::unique_ptr<MovePlaces> places_;  // of slots_
   mutable Mutex mutex_;
-  CondVar room_;
-  std::vector<size_t> free_ ABSL_GUARDED_BY(mutex_);
   TransferStats stats_ ABSL_GUARDED_BY(mutex_);
 };
 

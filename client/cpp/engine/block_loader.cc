@@ -24,6 +24,8 @@ absl::Status Damaged(size_t block, size_t blocks) {
 struct BlockLoader::Job {
   LoadJob job;
   int64_t submitted_nanos = 0;
+  // What the engine's stream had at Submit; null on the CPU.
+  absl::StatusOr<std::shared_ptr<DeviceEvent>> before = std::shared_ptr<DeviceEvent>();
   std::atomic<bool> cancelled{false};  // set under the loader's mutex, read between blocks
 
   // The tokens of block i to be written, from the block's first; empty when begin == end.
@@ -47,6 +49,7 @@ struct BlockLoader::Job {
 
 absl::Status BlockLoader::Job::Check() const {
   if (job.pages == nullptr) return absl::InvalidArgumentError("a load without pages");
+  KV_RETURN_IF_ERROR(before.status());
   if (job.page_ids.size() != job.keys.size() * job.pages->pages_per_block()) {
     return absl::InvalidArgumentError(absl::StrFormat("%d page ids for %d blocks of %d pages",
                                                       job.page_ids.size(), job.keys.size(),
@@ -87,6 +90,10 @@ absl::Status BlockLoader::Submit(LoadJob load) {
   auto job = std::make_shared<Job>();
   job->job = std::move(load);
   job->submitted_nanos = SystemClock::Get()->NowNanos();
+  // Here and now, on the engine's own thread: a loader's thread would come behind steps that the
+  // load need not wait for, or into a capture.
+  if (job->job.pages != nullptr && !job->job.pages->device().is_cpu)
+    job->before = job->job.pages->MarkEngine(job->job.engine);
   MutexLock lock(&mutex_);
   if (stopped_) return absl::FailedPreconditionError("the loader is stopped");
   if (jobs_.size() + unpolled_ >= kMaxJobs) {
@@ -209,6 +216,7 @@ absl::Status BlockLoader::Scatter(Job& job, size_t first, const OpenBlocks& open
                                   LoadResult& result) {
   Transfer& transfer = *job.job.pages;
   const uint64_t block_bytes = transfer.layout().BlockBytes();
+  const bool is_writable = open.path == HostPath::kWritable;
   // On the CPU a block is verified and written while it is in the caches.
   const size_t together = transfer.device().is_cpu ? 1 : transfer.max_blocks();
   MoveSet moves;
@@ -217,7 +225,8 @@ absl::Status BlockLoader::Scatter(Job& job, size_t first, const OpenBlocks& open
   auto flush = [&]() -> absl::Status {
     if (batch.empty()) return absl::OkStatus();
     const absl::Status started = moves.Start(transfer, MoveDirection::kScatter, batch, tokens.begin,
-                                             tokens.end, job.job.engine, /*may_wait=*/true);
+                                             tokens.end, {job.job.engine, *job.before},
+                                             /*may_wait=*/true);
     batch.clear();
     return started;
   };
@@ -226,7 +235,7 @@ absl::Status BlockLoader::Scatter(Job& job, size_t first, const OpenBlocks& open
     const size_t i = first + k;
     const Job::Tokens these = job.TokensOf(i);
     if (these.begin < these.end) {
-      if (options_.verify && !open.is_writable &&
+      if (options_.verify && !is_writable &&
           !source_->Verify(job.job.ns, job.job.keys[i], open.blocks[k], open.checksums[k])) {
         status = Damaged(i, job.job.keys.size());
         break;
@@ -241,11 +250,12 @@ absl::Status BlockLoader::Scatter(Job& job, size_t first, const OpenBlocks& open
       result.bytes += block_bytes / transfer.layout().tokens * (these.end - these.begin);
     }
     ++result.blocks;
+    ++result.by_path[static_cast<size_t>(open.path)];
   }
   if (status.ok() && !job.cancelled) status = flush();
   const absl::Status moved = moves.Wait();
   if (status.ok()) status = moved;
-  if (status.ok() && open.is_writable && options_.verify) status = CheckCopied(job, first, open);
+  if (status.ok() && is_writable) status = CheckCopied(job, first, open);
   return status;
 }
 

@@ -9,6 +9,7 @@
 #ifndef KVARVE_CLIENT_CPP_ENGINE_BLOCK_LOADER_H_
 #define KVARVE_CLIENT_CPP_ENGINE_BLOCK_LOADER_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -49,10 +50,11 @@ struct LoadJob {
 
 struct LoadResult {
   uint64_t id = 0;
-  absl::Status status;  // OK: every block is in its pages
-  uint64_t blocks = 0;  // scattered
-  uint64_t bytes = 0;   // written
-  int64_t nanos = 0;    // since Submit
+  absl::Status status;                         // OK: every block is in its pages
+  uint64_t blocks = 0;                         // scattered
+  uint64_t bytes = 0;                          // written
+  std::array<uint64_t, kHostPaths> by_path{};  // blocks
+  int64_t nanos = 0;                           // since Submit
 };
 
 class BlockLoader {
@@ -62,7 +64,8 @@ class BlockLoader {
 
   struct Options {
     int threads = 2;
-    bool verify = true;  // each block's checksum, before it is scattered
+    bool verify = true;  // each block's checksum, before it is scattered; what others may write
+                         // is checked always, and afterwards
   };
   // InvalidArgument: threads outside 1 .. kMaxThreads.
   static absl::StatusOr<std::unique_ptr<BlockLoader>> Create(std::unique_ptr<BlockSource> source,

@@ -54,8 +54,8 @@ struct Store {
   std::function<bool(uint64_t key)> on_verify = [](uint64_t) { return true; };
   std::atomic<int> opened{0}, held{0}, verified{0};
   uint64_t block_bytes = kBlockBytes;
-  size_t room = 1000;        // blocks that one Open gives
-  bool is_writable = false;  // by others
+  size_t room = 1000;  // blocks that one Open gives
+  HostPath path = HostPath::kHost;
 };
 
 class StoreSource final : public BlockSource {
@@ -68,7 +68,7 @@ class StoreSource final : public BlockSource {
     if (ns != 1) return absl::UnavailableError("no daemon");
     OpenBlocks open;
     open.block_bytes = store_->block_bytes;
-    open.is_writable = store_->is_writable;
+    open.path = store_->path;
     for (const BlockKey& key : keys) {
       if ((open.is_cut = open.blocks.size() == store_->room)) break;
       const auto found = store_->blocks.find(key.Word(0));
@@ -229,7 +229,7 @@ TEST_F(BlockLoaderTest, BlocksComeInPiecesWhereRoomIsShort) {
 // Memory that others may write is checked behind the copy: what was copied is what was checked.
 TEST_F(BlockLoaderTest, WritableMemoryIsVerifiedAfterTheCopy) {
   Fill(3);
-  store_.is_writable = true;
+  store_.path = HostPath::kWritable;
   store_.on_verify = [this](uint64_t key) {
     const auto at = pages_.Bytes(
         std::vector<int64_t>{2 * static_cast<int64_t>(key), 2 * static_cast<int64_t>(key) + 1}, 0,

@@ -23,7 +23,10 @@ class ClientSource final : public BlockSource {
       if (memory_ == nullptr || CanReach(open)) return open;
     }
     KV_ASSIGN_OR_RETURN(StagedView staged, client_->ReadStaged(ns, keys, request_id));
-    return Opened(std::move(staged.view), staged.is_cut);
+    OpenBlocks open = Opened(std::move(staged.view));
+    open.is_cut = staged.is_cut;
+    open.path = HostPath::kStaging;
+    return open;
   }
 
   bool Verify(ClientNamespace ns, const BlockKey& key, const std::byte* block,
@@ -40,14 +43,13 @@ class ClientSource final : public BlockSource {
     KV_ASSIGN_OR_RETURN(View view, grants && !client_->is_remote()
                                        ? client_->Map(*grants)
                                        : client_->Acquire(ns, keys, request_id));
-    OpenBlocks open = Opened(std::move(view), false);
-    open.is_writable = memory_ != nullptr && memory_->path() == HostPath::kWritable;
+    OpenBlocks open = Opened(std::move(view));
+    if (memory_ != nullptr) open.path = memory_->path();
     return open;
   }
 
-  static OpenBlocks Opened(View view, bool is_cut) {
+  static OpenBlocks Opened(View view) {
     OpenBlocks open;
-    open.is_cut = is_cut;
     open.block_bytes = view.grants().block_bytes;
     for (size_t i = 0; i < view.size(); ++i) {
       open.blocks.push_back(view.block(i));

@@ -22,7 +22,9 @@ struct OpenBlocks {
   std::vector<uint64_t> checksums;
   std::shared_ptr<void> hold;  // keeps the memory; as short as can be
   bool is_cut = false;         // fewer than asked for because of room: ask again from there on
-  bool is_writable = false;    // others may write it: what was copied is checked after the copy
+  // How they come to the device. kWritable: others may write the memory, and what was copied is
+  // checked after the copy.
+  HostPath path = HostPath::kHost;
 };
 
 class BlockSource {

@@ -64,7 +64,7 @@ absl::Status BlockSaver::Gather(const SaveJob& job, SaveAnswer& answer,
         blocks.push_back({{piece.staged.data + i * block_bytes, block_bytes},
                           std::span(job.page_ids).subspan((piece.first_block + i) * pages, pages)});
       }
-      started = piece.moves.Start(mover, MoveDirection::kGather, blocks, 0, tokens, job.engine,
+      started = piece.moves.Start(mover, MoveDirection::kGather, blocks, 0, tokens, {job.engine},
                                   /*may_wait=*/false);
       if (started.ok()) begun += blocks.size();
     }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -36,6 +37,7 @@ struct Blocks {
   FakeDriver* const driver;
   std::vector<std::byte> memory;
   bool early = false;
+  std::function<void()> on_open = [] {};
   std::atomic<int> held{0};
   std::atomic<bool> released{false};
 };
@@ -45,6 +47,7 @@ class BlocksSource final : public BlockSource {
   explicit BlocksSource(Blocks* blocks) : blocks_(blocks) {}
   absl::StatusOr<OpenBlocks> Open(ClientNamespace, std::span<const BlockKey> keys,
                                   const std::optional<GrantSet>&, uint64_t) override {
+    blocks_->on_open();
     OpenBlocks open;
     open.block_bytes = kBlockBytes;
     for (const BlockKey& key : keys) {
@@ -142,7 +145,7 @@ TEST_F(DeviceLoadTest, ACancelledLoadEndsBehindItsCopies) {
   auto loader = BlockLoader::Create(std::make_unique<BlocksSource>(&blocks_), {1, true}).value();
   driver_.Hold();
   ASSERT_TRUE(loader->Submit(Job(4)).ok());
-  while (driver_.queued() == 0) std::this_thread::yield();
+  while (driver_.calls("cuMemcpyBatchAsync") == 0) std::this_thread::yield();
   EXPECT_TRUE(loader->Cancel(1));
   driver_.Step(2);
   EXPECT_THAT(loader->Poll(), IsEmpty()) << "pages may still be written";
@@ -204,6 +207,42 @@ TEST_F(DeviceLoadTest, ASaveIsPutBehindItsGather) {
     saver.Stop();
     later.join();
   }
+  EXPECT_THAT(driver_.diagnostics(), IsEmpty());
+}
+
+// A load comes behind what the engine had asked for when it was submitted, and behind no later
+// step; nor does a capture that begins meanwhile concern it.
+TEST_F(DeviceLoadTest, ALoadWaitsForWhatTheEngineHadAndForNoMore) {
+  std::atomic<bool> may_open{false};
+  blocks_.on_open = [&] {
+    while (!may_open) std::this_thread::yield();
+  };
+  auto loader = BlockLoader::Create(std::make_unique<BlocksSource>(&blocks_), {1, true}).value();
+  const cuda::Stream engine = driver_.NewEngineStream();
+  LoadJob job = Job(4);
+  job.engine = reinterpret_cast<EngineStream>(engine);
+  // The engine's step: reads the pages as they were. Its words are another stream's here.
+  const DeviceMemory words = device_->Allocate(16).value();
+  std::memset(reinterpret_cast<void*>(words.address()), 0, 16);
+  const auto step = device_->NewStream().value(), next = device_->NewStream().value();
+  const DeviceMemory other = device_->Allocate(memory_.bytes()).value();
+  const CopyJob read{memory_.address(), other.address(), memory_.bytes()};
+  ASSERT_TRUE(step->WaitValue(words.address(), 1).ok());
+  ASSERT_TRUE(step->Copy({&read, 1}, CopyOrder::kStream).ok());
+  ASSERT_TRUE(step->EngineAfter(job.engine, **step->Record()).ok());
+  ASSERT_TRUE(loader->Submit(job).ok());
+  ASSERT_TRUE(next->WaitValue(words.address() + 8, 1).ok());
+  ASSERT_TRUE(next->EngineAfter(job.engine, **next->Record()).ok());
+  driver_.BeginCapture(engine);
+  may_open = true;
+  while (driver_.calls("cuMemcpyBatchAsync") == 0) std::this_thread::yield();
+  EXPECT_THAT(loader->Poll(), IsEmpty()) << "the step has not read its pages";
+  const auto host = device_->NewStream().value();
+  ASSERT_TRUE(host->WriteValue(words.address(), 1).ok());
+  EXPECT_TRUE(Await(*loader).status.ok()) << "the next step has not begun";
+  EXPECT_TRUE(driver_.EndCapture());
+  ASSERT_TRUE(host->WriteValue(words.address() + 8, 1).ok());
+  ASSERT_TRUE(step->Synchronize().ok() && next->Synchronize().ok() && host->Synchronize().ok());
   EXPECT_THAT(driver_.diagnostics(), IsEmpty());
 }
 
