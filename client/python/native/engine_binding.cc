@@ -79,13 +79,20 @@ py::dict TakeCounts(EngineSide& self) {
     if (value > 0) dict[name] = value;
   };
   add("load_blocks", counts.load_blocks);
-  const std::string by_path = "host_path_blocks|" + std::string(self.host_path());
-  add(by_path.c_str(), counts.load_blocks);
   add("load_bytes", counts.load_bytes);
   add("save_blocks", counts.save_blocks);
   add("save_bytes", counts.save_bytes);
   add("save_dropped_blocks", counts.save_dropped_blocks);
   add("save_failed_blocks", counts.save_failed_blocks);
+  const auto add_each = [&](const char* name, std::string_view reason, uint64_t value) {
+    add((std::string(name) + "|" + std::string(reason)).c_str(), value);
+  };
+  for (size_t i = 0; i < kHostPaths; ++i)
+    add_each("host_path_blocks", HostPathName(static_cast<HostPath>(i)), counts.load_paths[i]);
+  for (size_t i = 0; i < kMoveMethods; ++i)
+    add_each("device_moves", MoveMethodName(static_cast<MoveMethod>(i)), counts.moves[i]);
+  add("device_moves_without_room", counts.moves_without_room);
+  add("registration_failures", counts.registration_failures);
   return dict;
 }
 

@@ -16,6 +16,9 @@ namespace kvarve::python {
 namespace {
 
 constexpr int64_t kComplaintNanos = 60'000'000'000;  // between two logs of failed saves
+// An engine's start waits so long for a daemon, and for the registration of what it shows.
+constexpr int64_t kDaemonPatienceNanos = 2'000'000'000;
+constexpr int64_t kRegistrationPatienceNanos = 30'000'000'000;
 
 absl::StatusOr<PagedTensor> TensorAt(const LayerTensor& layer, uint64_t offset) {
   const uint64_t begin = layer.address + offset, end = layer.storage + layer.storage_bytes;
@@ -91,6 +94,7 @@ absl::StatusOr<std::unique_ptr<EngineSide>> EngineSide::Create(const Options& op
   side->saver_ = std::make_unique<BlockSaver>(
       WithFaults(SinkOf(side->save_client_.get()), side->faults_, options.descriptor.block_bytes));
   KV_RETURN_IF_ERROR(side->OpenSpaces());
+  if (!side->device_->info().is_cpu) side->GetReadyForWarmUp();
   return side;
 }
 
@@ -100,10 +104,8 @@ absl::Status EngineSide::OpenTransfer(const Options& options, KvView view,
   registry_ = std::make_shared<HostRegistry>(device_);
   if (!device_->info().is_cpu) {
     observer_ = std::make_shared<DeviceMemoryObserver>(device_->info(), registry_);
-    is_warming_up_ = true;
   }
   KV_ASSIGN_OR_RETURN(transfer_, Transfer::Create(device_, registry_, std::move(view), layout, {}));
-  registry_->SetQuiet(is_warming_up_);
   return absl::OkStatus();
 }
 
@@ -115,6 +117,13 @@ absl::Status EngineSide::OpenClients(const Options& options) {
   loading.staging_bytes = device_->info().is_cpu ? 0 : options.load_staging_bytes;
   KV_ASSIGN_OR_RETURN(load_client_, Client::Create(loading));
   return absl::OkStatus();
+}
+
+// What is registered now need not be while the first requests wait; without a daemon it will be.
+void EngineSide::GetReadyForWarmUp() {
+  if (WaitReady(kDaemonPatienceNanos).ok()) registry_->WaitIdle(kRegistrationPatienceNanos);
+  is_warming_up_ = true;
+  registry_->SetQuiet(true);
 }
 
 void EngineSide::WarmUpIsOver() {
@@ -194,6 +203,7 @@ std::vector<LoadEnd> EngineSide::Results(int64_t wait_nanos) {
     if (result.status.ok()) {
       counts_.load_blocks += result.blocks;
       counts_.load_bytes += result.bytes;
+      for (size_t i = 0; i < kHostPaths; ++i) counts_.load_paths[i] += result.by_path[i];
     }
     ends.push_back({request->second,
                     result.status.ok() ? std::string() : "load: " + Text(result.status),
@@ -244,8 +254,20 @@ void EngineSide::CountSaves() {
   }
 }
 
+void EngineSide::CountMoves() {
+  if (device_->info().is_cpu) return;
+  const TransferStats now = transfer_->stats();
+  for (size_t i = 0; i < kMoveMethods; ++i)
+    counts_.moves[i] += now.by_method[i] - moves_told_.by_method[i];
+  counts_.moves_without_room += now.exhausted - moves_told_.exhausted;
+  moves_told_ = now;
+  const uint64_t failed = registry_->stats().failed;
+  counts_.registration_failures += failed - std::exchange(failures_told_, failed);
+}
+
 EngineCounts EngineSide::TakeCounts() {
   CountSaves();
+  CountMoves();
   return std::exchange(counts_, {});
 }
 

@@ -46,6 +46,10 @@ struct EngineCounts {  // since the last TakeCounts()
   uint64_t load_blocks = 0, load_bytes = 0;
   uint64_t save_blocks = 0, save_bytes = 0;
   uint64_t save_dropped_blocks = 0, save_failed_blocks = 0;
+  std::array<uint64_t, kHostPaths> load_paths{};  // blocks, by how they came to the device
+  // Of a CUDA device.
+  std::array<uint64_t, kMoveMethods> moves{};
+  uint64_t moves_without_room = 0, registration_failures = 0;
 };
 
 class EngineSide {
@@ -58,8 +62,9 @@ class EngineSide {
     int threads = 2;
     bool verify = true;
     // Where the tensors lie: "cpu", or "cuda:UUID" (gpu/device/open_device.h). Addresses are that
-    // device's. For CUDA: call it before the engine's warm-up; from then on nothing is registered
-    // until the first Load, Save or Results, because the engine may be capturing graphs.
+    // device's. For CUDA: call it before the engine's warm-up. It waits for a daemon that is there,
+    // and until the memory to be registered is; from then on nothing is until the first Load, Save
+    // or Results, because the engine may be capturing graphs.
     std::string device = "cpu";
     uint64_t load_staging_bytes = 256ull << 20;  // CUDA: for blocks that it cannot read in place
   };
@@ -103,7 +108,9 @@ class EngineSide {
   explicit EngineSide(const Options& options) : descriptor_(options.descriptor) {}
   absl::Status OpenTransfer(const Options& options, KvView view, const BlockLayout& layout);
   absl::Status OpenClients(const Options& options);
+  void GetReadyForWarmUp();
   void WarmUpIsOver();
+  void CountMoves();
   std::vector<int64_t> TensorPages(const std::vector<int64_t>& pages,
                                    uint64_t skipped_tokens) const;
   void CountSaves();
@@ -130,6 +137,8 @@ class EngineSide {
   std::unordered_map<uint64_t, size_t> saves_;          // under way: blocks taken
   int64_t complained_nanos_ = 0;                        // when a failed save was logged last
   EngineCounts counts_;
+  TransferStats moves_told_;  // as they stood at the last TakeCounts()
+  uint64_t failures_told_ = 0;
 };
 
 }  // namespace kvarve::python

@@ -13,7 +13,11 @@ COUNTERS = {
     "save_dropped_blocks": "Blocks not saved for want of staging.",
     "save_failed_blocks": "Blocks that kvarve refused or did not answer.",
     "host_path_blocks": "Blocks read, by how they came to the device: host, arena, staging, writable.",
+    "device_moves": "Moves of a CUDA device's pages, by how: copies, kernel, staged.",
+    "device_moves_without_room": "Moves that waited, or saves dropped, because as many as can be were under way.",
+    "registration_failures": "Pieces of host memory that the CUDA driver refused to register.",
     "bypass": "Requests neither read nor written, by reason."}
+WITH_REASON = ("bypass", "device_moves", "host_path_blocks", "passive")
 GAUGES = {"pending_saves": "Saves not yet answered.", "passive": "1: unused, for this reason."}
 
 
@@ -44,7 +48,7 @@ class PromMetrics(KVConnectorPromMetrics):
                 REGISTRY.unregister(collector)
         self.metrics = {
             name: types[kind](name="kvarve_connector_" + name, documentation=text,
-                              labelnames=labels + ["reason"] * (name in ("bypass", "host_path_blocks", "passive")))
+                              labelnames=labels + ["reason"] * (name in WITH_REASON))
             for kind, table in ((Counter, COUNTERS), (Gauge, GAUGES))
             for name, text in table.items()}
 
