@@ -145,13 +145,17 @@ bool GpuEngine::PagesHold(const std::vector<BlockKey>& keys, const std::vector<i
   return true;
 }
 
-// What is queued runs part by part, or all at once.
+// What is queued runs part by part.
 void GpuEngine::StepThroughWork() {
   if (!hold_) return;
+  const size_t queued = driver_->queued();
+  if (queued > 0) on_state_("queued");
   for (int parts = static_cast<int>(random_() % 40); parts > 0; --parts) {
     driver_->Step(1);
     if (random_() % 8 == 0) ::usleep(static_cast<useconds_t>(random_() % 500));
   }
+  const size_t left = driver_->queued();
+  if (left > 0 && left < queued) on_state_("half");
   driver_->Go();
 }
 
@@ -179,11 +183,13 @@ GpuEngine::Answer GpuEngine::Load(uint64_t chain) {
           ->Submit(
               {.id = next_id_++, .ns = load_ns_, .keys = keys, .pages = transfer_, .page_ids = ids})
           .ok());
-  if (hold_) ::usleep(static_cast<useconds_t>(random_() % 2000));
+  pollfd ready = {loader_->event_fd(), POLLIN, 0};
+  // The first operation is the mark of what the engine has; then come the copies, or the load's
+  // end.
+  while (hold_ && driver_->queued() < 2 && ::poll(&ready, 1, 0) == 0) ::usleep(20);
   StepThroughWork();
   std::vector<LoadResult> results;
   while (results.empty()) {
-    pollfd ready = {loader_->event_fd(), POLLIN, 0};
     ::poll(&ready, 1, 1000);
     results = loader_->Poll();
   }
@@ -203,6 +209,10 @@ int GpuEngineRole(const Stage& stage) {
   SetLogLevel(LogLevel::kError);
   GpuEngine engine(stage.args[0], stage.args[1], stage.args[2], std::stoull(stage.args[3]));
   if (!engine.Ready()) return 1;
+  engine.OnState([&](const std::string& state) {
+    stage.Say(state);
+    ::usleep(200);  // so that a test that heard it finds it so
+  });
   while (stage.Listening()) {
     const bool wrong = engine.Turn() == GpuEngine::Answer::kWrong;
     const std::string complaint = engine.Complaints();

@@ -6,6 +6,7 @@
 #ifndef KVARVE_TESTS_INTEGRATION_GPU_ENGINE_H_
 #define KVARVE_TESTS_INTEGRATION_GPU_ENGINE_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -39,6 +40,8 @@ class GpuEngine {
   Answer Load(uint64_t chain);
   // One of both, at random, of a random chain, the device's work held up at random.
   Answer Turn();
+  // Called where copies are "queued", none begun, and where they are "half" done.
+  void OnState(std::function<void(const std::string&)> call) { on_state_ = std::move(call); }
   std::string_view path() const;
   // What the fake driver has to say; empty: nothing.
   std::string Complaints();
@@ -65,10 +68,11 @@ class GpuEngine {
   std::unique_ptr<BlockSaver> saver_;
   uint64_t next_id_ = 1, loaded_ = 0;
   bool hold_ = false;
+  std::function<void(const std::string&)> on_state_ = [](const std::string&) {};
 };
 
-// SOCKET ENGINE PATH SEED: turns until the test is gone. Says "turn" after each, "wrong" when bytes
-// were, or the fake driver saw a bug.
+// SOCKET ENGINE PATH SEED: turns until the test is gone. Says "turn" after each, the states of its
+// copies in between, "wrong" when bytes were, or the fake driver saw a bug.
 int GpuEngineRole(const Stage& stage);
 
 }  // namespace kvarve::testing

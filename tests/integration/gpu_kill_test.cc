@@ -3,15 +3,19 @@
 // fake driver. Method: engines as processes of their own; the cache's accounting, and this
 // process's descriptors and mappings, before and after; 64 blocks that nobody may lose, read again
 // by checksum after each kill.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "services/local/testing/plane_fixture.h"
 #include "storage/testing/block_generator.h"
@@ -22,6 +26,7 @@
 namespace kvarve {
 namespace {
 
+using ::testing::AnyOf;
 using testing::GpuEngine;
 using testing::IsBlock;
 using testing::KeyChain;
@@ -30,10 +35,9 @@ using testing::MakeBlock;
 using testing::Spawned;
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kCycles = 10, kDaemonCycles = 5;
+constexpr int kCycles = 8, kDeviceDaemonCycles = 8;
 #else
-constexpr int kCycles = 100;
-constexpr int kDaemonCycles = 25;  // on each of four paths
+constexpr int kCycles = 100, kDeviceDaemonCycles = 34;  // of daemons, on each of three paths
 #endif
 constexpr size_t kSurvivors = 64;
 constexpr uint64_t kSurvivorBytes = 16384, kSurvivorNs = 3;
@@ -111,6 +115,17 @@ class GpuKillTest : public testing::PlaneFixture,
     cache_options_.arena.capacity_bytes = 64 * kMiB;
     cache_options_.arena.is_writable = std::string(GetParam()) == "writable";
   }
+  // Where an engine is when it, or its daemon, is killed. The CPU's copies are over when they are
+  // asked for.
+  std::vector<std::string> States() const {
+    if (std::string(GetParam()) == "host") return {"turn", "any"};
+    return {"queued", "half", "turn", "any"};
+  }
+  // Each of them, in equal parts.
+  static void ExpectAll(const std::map<std::string, int>& killed, size_t states) {
+    EXPECT_EQ(killed.size(), states);
+    for (const auto& [state, times] : killed) std::printf("killed %s: %d\n", state.c_str(), times);
+  }
   uint64_t Seed() {
     const uint64_t seed = std::random_device()();
     std::printf("seed %lu\n", seed);
@@ -136,15 +151,25 @@ TEST_P(GpuKillTest, KilledEnginesLeaveNothingBehind) {
   const uint64_t staging = Stats().staging_bytes;
   const Holdings before = Holdings::Now();
   uint64_t turns = 0;
+  const std::vector<std::string> states = States();
+  std::map<std::string, int> killed;
   for (int cycle = 0; cycle < kCycles; ++cycle) {
     Spawned engine("gpu_engine", {options_.socket_path, "engine-" + std::to_string(cycle),
                                   GetParam(), std::to_string(random())});
-    for (uint64_t n = 1 + random() % 4; n > 0; --n, ++turns)
-      ASSERT_EQ(engine.Hear(), "turn") << "cycle " << cycle;
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
+    const std::string state = states[cycle % states.size()];
+    uint64_t left = 1 + random() % 4;  // turns before
+    for (bool there = false; !there;) {
+      const std::string word = engine.Hear();
+      ASSERT_THAT(word, AnyOf("turn", "queued", "half")) << "cycle " << cycle;
+      turns += word == "turn" ? 1 : 0;
+      left -= left > 0 && word == "turn" ? 1 : 0;
+      there = left == 0 && (word == state || state == "any");
+    }
+    if (state == "any") std::this_thread::sleep_for(std::chrono::microseconds(random() % 4000));
     ::kill(engine.pid(), SIGKILL);
+    ++killed[state];
     for (std::string word = engine.Hear(); !word.empty(); word = engine.Hear())
-      EXPECT_EQ(word, "turn") << "cycle " << cycle;
+      EXPECT_THAT(word, AnyOf("turn", "queued", "half")) << "cycle " << cycle;
     engine.Wait();
     ASSERT_TRUE(Eventually([&] { return idle() && Stats().staging_bytes == staging; }))
         << "cycle " << cycle;
@@ -157,6 +182,7 @@ TEST_P(GpuKillTest, KilledEnginesLeaveNothingBehind) {
   const CacheStats stats = cache_->Stats();
   EXPECT_EQ(stats.arena.used_bytes, stats.index.entries * kSurvivorBytes)
       << "no slot but of a published block: blocks of both kinds are of one size";
+  ExpectAll(killed, states.size());
   std::printf("%lu turns\n", turns);
 }
 
@@ -168,7 +194,10 @@ TEST_P(GpuKillTest, KilledDaemonsLeaveNothingBehind) {
   Keeper keeper(options_.socket_path);
   Holdings first;
   uint64_t lost = 0;
-  for (int cycle = 0; cycle < kDaemonCycles; ++cycle) {
+  const std::vector<std::string> states = States();
+  std::map<std::string, int> killed;
+  const int cycles = std::string(GetParam()) == "host" ? kCycles : kDeviceDaemonCycles;
+  for (int cycle = 0; cycle < cycles; ++cycle) {
     Spawned daemon("daemon", {options_.socket_path, trust});
     ASSERT_EQ(daemon.Hear(), "serving");
     ASSERT_TRUE(engine.Ready() && keeper.Ready());
@@ -179,17 +208,29 @@ TEST_P(GpuKillTest, KilledDaemonsLeaveNothingBehind) {
     }
     EXPECT_EQ(engine.path(), GetParam());
     ASSERT_EQ(keeper.Right(), kSurvivors) << "cycle " << cycle;
+    const std::string state = states[cycle % states.size()];
     const uint64_t kill_after = random() % 4000;
+    bool alive = true;
+    auto kill_in = [&](const std::string& now) {
+      if (now != state || !std::exchange(alive, false)) return;
+      ::kill(daemon.pid(), SIGKILL);
+      ++killed[state];
+    };
+    engine.OnState(kill_in);
     std::thread killer([&] {
+      if (state != "any") return;
       std::this_thread::sleep_for(std::chrono::microseconds(kill_after));
       ::kill(daemon.pid(), SIGKILL);
     });
-    for (int turn = 0; turn < 3; ++turn) {
+    for (int turn = 0; turn < 3 || (alive && state != "any"); ++turn) {
       const GpuEngine::Answer answer = engine.Turn();
       EXPECT_NE(answer, GpuEngine::Answer::kWrong) << "cycle " << cycle;
       lost += answer == GpuEngine::Answer::kMiss ? 1 : 0;
+      kill_in("turn");
     }
     killer.join();
+    kill_in("any");
+    engine.OnState([](const std::string&) {});
     daemon.Wait();
     ASSERT_EQ(engine.Complaints(), "") << "cycle " << cycle;
     // Nothing of a dead daemon's is kept.
@@ -202,6 +243,7 @@ TEST_P(GpuKillTest, KilledDaemonsLeaveNothingBehind) {
         << ", " << Holdings::Now().mappings << " mappings";
   }
   EXPECT_GT(engine.loaded(), 0u);
+  ExpectAll(killed, states.size());
   std::printf("%lu blocks loaded, %lu turns met no daemon\n", engine.loaded(), lost);
 }
 
