@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "gpu/kernels/packers_oracle_testing.h"
 
@@ -43,6 +47,29 @@ void EachRow(const PagedMemory& memory, std::span<const int64_t> ids, uint32_t b
     }
   }
 }
+
+// While it lives AddressSanitizer, where it is, allows no access to what lies in these rows.
+class Poisoned {
+ public:
+  void Row(const std::byte* at, int64_t bytes) {
+#if defined(__SANITIZE_ADDRESS__)
+    // Whole granules: what shares one with a neighbour stays.
+    const uint64_t begin = (AddressOf(at) + 7) / 8 * 8, end = (AddressOf(at) + bytes) / 8 * 8;
+    if (begin >= end) return;
+    ASAN_POISON_MEMORY_REGION(reinterpret_cast<void*>(begin), end - begin);
+    regions_.emplace_back(begin, end - begin);
+#endif
+  }
+  ~Poisoned() {
+#if defined(__SANITIZE_ADDRESS__)
+    for (const auto& [begin, bytes] : regions_)
+      ASAN_UNPOISON_MEMORY_REGION(reinterpret_cast<void*>(begin), bytes);
+#endif
+  }
+
+ private:
+  std::vector<std::pair<uint64_t, uint64_t>> regions_;
+};
 
 // Random distinct pages; about one in six is no page.
 std::vector<int64_t> RandomIds(const PagedMemory& memory, size_t count, SeededRandom* random) {
@@ -93,6 +120,29 @@ struct MoveCase {
   std::span<const int64_t> IdsOf(int block) const {
     return std::span(ids).subspan(block * per_block, per_block);
   }
+  // Pages that nobody names, and what blocks have room for where there is no page. `row_bytes`: of
+  // a row of tensor i in its page.
+  template <typename RowBytes>
+  void Poison(Poisoned* poisoned, RowBytes row_bytes) const {
+    const KvView& view = memory.view;
+    const std::set<int64_t> named(ids.begin(), ids.end());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      for (uint32_t head = 0; head < view.kv_heads; ++head) {
+        for (int64_t page = 0; page < view.pages; ++page) {
+          for (uint32_t token = 0; token < view.page_tokens && !named.contains(page); ++token)
+            poisoned->Row(RowOf(tensors[i], page, head, token), row_bytes(i));
+        }
+        for (size_t token = 0; token < 2 * memory.block.tokens; ++token) {
+          if (ids[token / view.page_tokens] >= 0) continue;
+          const uint64_t block = blocks.addresses[token / memory.block.tokens];
+          const int64_t row = int64_t{head} * memory.block.tokens + token % memory.block.tokens;
+          poisoned->Row(reinterpret_cast<std::byte*>(block) + tensors[i].block_offset +
+                            row * tensors[i].row_bytes,
+                        tensors[i].row_bytes);
+        }
+      }
+    }
+  }
   PagedMemory& memory;
   std::vector<MoveTensor> tensors;
   size_t per_block;
@@ -135,9 +185,13 @@ void CheckMove(const KernelCase& which, const RunLaunch& run) {
               }
             });
   }
-  Launched(gather ? PlanGather(memory.view, memory.block, c.request)
-                  : PlanScatter(memory.view, memory.block, c.request),
-           which.kernel, c.Touched(), run);
+  {
+    Poisoned poisoned;
+    c.Poison(&poisoned, [&](size_t i) { return c.tensors[i].row_bytes; });
+    Launched(gather ? PlanGather(memory.view, memory.block, c.request)
+                    : PlanScatter(memory.view, memory.block, c.request),
+             which.kernel, c.Touched(), run);
+  }
   EXPECT_TRUE(memory.bytes == pages) << "pages";
   EXPECT_TRUE(c.blocks.memory == blocks) << "blocks";
 }
@@ -303,79 +357,21 @@ void CheckPack(const KernelCase& which, const RunLaunch& run) {
   }
   Memory touched = c.Touched();
   touched.push_back(BytesOf(scales));
-  Launched(PlanPack(family, memory.view, memory.block, pack), which.kernel, touched, run);
+  {
+    Poisoned poisoned;
+    const KvView& view = memory.view;
+    c.Poison(&poisoned, [&](size_t i) {
+      return static_cast<int64_t>(view.v_dim > 0 && i % 2 == 1 ? view.VRowBytes()
+                                                               : view.KRowBytes());
+    });
+    Launched(PlanPack(family, memory.view, memory.block, pack), which.kernel, touched, run);
+  }
   EXPECT_TRUE(memory.bytes == pages) << "pages";
   EXPECT_TRUE(c.blocks.memory == blocks) << "blocks";
   EXPECT_EQ(scales, expected_scales);
 }
 
 }  // namespace
-
-const char* NameOf(PageLayout layout) {
-  constexpr const char* kNames[] = {"NHD", "HND", "interleaved", "cross-layer", "MLA"};
-  return kNames[static_cast<int>(layout)];
-}
-
-PagedMemory::PagedMemory(PageLayout layout, uint32_t page_tokens, uint32_t align,
-                         uint32_t element_bytes, SeededRandom* random) {
-  const uint32_t layers = 2, pages = 7;
-  const bool mla = layout == PageLayout::kMla;
-  view.pages = pages;
-  view.page_tokens = page_tokens;
-  view.kv_heads = mla ? 1 : 1 + random->Below(3);
-  view.element_bytes = element_bytes != 0 ? element_bytes : std::min(align, 1u << random->Below(3));
-  // Rows of a multiple of `align` bytes; of an odd multiple where K and V may differ.
-  const uint32_t unit = std::max(align, view.element_bytes) / view.element_bytes * 4;
-  view.k_dim = unit * (1 + random->Below(mla ? 9 : 3));
-  view.v_dim = mla ? 0 : random->OneIn(3) ? unit * (1 + random->Below(3)) : view.k_dim;
-  block = {layers,     view.kv_heads, page_tokens * (2 + static_cast<uint32_t>(random->Below(2))),
-           view.k_dim, view.v_dim,    view.element_bytes};
-  const int64_t k_row = view.KRowBytes(), v_row = view.VRowBytes(), n = page_tokens,
-                h = view.kv_heads;
-  const int64_t gap = random->OneIn(2) ? 0 : align;  // between pages
-  const int64_t k_page = n * h * k_row + gap, v_page = n * h * v_row + gap;
-  int64_t at = kSlack + align % 16;
-  for (uint32_t i = 0; i < layers; ++i) {
-    int64_t k_at = at, v_at = at + pages * k_page;
-    PagedTensor k, v;
-    k.page_stride = k_page, v.page_stride = v_page;
-    k.token_stride = h * k_row, k.head_stride = k_row;
-    v.token_stride = h * v_row, v.head_stride = v_row;
-    int64_t next = v_at + pages * v_page;
-    if (layout == PageLayout::kHnd) {
-      k.token_stride = k_row, k.head_stride = n * k_row;
-      v.token_stride = v_row, v.head_stride = n * v_row;
-    } else if (layout == PageLayout::kInterleaved) {  // [page][head][token][K dim + V dim]
-      k.token_stride = v.token_stride = k_row + v_row;
-      k.head_stride = v.head_stride = n * (k_row + v_row);
-      k.page_stride = v.page_stride = h * n * (k_row + v_row) + gap;
-      v_at = k_at + k_row;
-      next = k_at + pages * k.page_stride;
-    } else if (layout == PageLayout::kCrossLayer) {  // [page][layer][K, V][head][token][dim]
-      k.token_stride = k_row, k.head_stride = n * k_row;
-      v.token_stride = v_row, v.head_stride = n * v_row;
-      k.page_stride = v.page_stride = layers * (n * h * (k_row + v_row) + gap);
-      v_at = k_at + n * h * k_row;
-      next = i + 1 < layers ? k_at + n * h * (k_row + v_row) + gap : k_at + pages * k.page_stride;
-    } else if (mla) {
-      next = k_at + pages * k_page;
-    }
-    k.bytes =
-        (pages - 1) * k.page_stride + (h - 1) * k.head_stride + (n - 1) * k.token_stride + k_row;
-    v.bytes =
-        (pages - 1) * v.page_stride + (h - 1) * v.head_stride + (n - 1) * v.token_stride + v_row;
-    k.base = reinterpret_cast<std::byte*>(k_at);
-    v.base = reinterpret_cast<std::byte*>(v_at);
-    view.layers.push_back({k, mla ? PagedTensor{} : v});
-    at = next;
-  }
-  bytes.resize(at + kSlack);
-  Fill(bytes, random);
-  for (LayerView& layer : view.layers) {
-    layer.k.base = bytes.data() + reinterpret_cast<intptr_t>(layer.k.base);
-    if (!mla) layer.v.base = bytes.data() + reinterpret_cast<intptr_t>(layer.v.base);
-  }
-}
 
 void CheckKernel(const KernelCase& which, const RunLaunch& run) {
   SCOPED_TRACE(::testing::Message()

@@ -12,10 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "gpu/kernels/paged_memory_testing.h"
 #include "gpu/kernels/plan.h"
-#include "gpu/paged/kv_view.h"
-#include "storage/block/layout.h"
-#include "storage/testing/seeded_random.h"
 
 namespace kvarve::testing {
 
@@ -24,29 +22,11 @@ using Memory = std::vector<std::span<const std::byte>>;
 // Runs a launch over this process's memory; empty, or what went wrong.
 using RunLaunch = std::function<std::string(const Launch&, const Memory&)>;
 
-// How an engine may lay its pages.
-enum class PageLayout { kNhd, kHnd, kInterleaved, kCrossLayer, kMla };
-inline constexpr PageLayout kPageLayouts[] = {PageLayout::kNhd, PageLayout::kHnd,
-                                              PageLayout::kInterleaved, PageLayout::kCrossLayer,
-                                              PageLayout::kMla};
-const char* NameOf(PageLayout layout);
-
 struct KernelCase {
   uint32_t kernel = 0;  // row of kKernels
   PageLayout layout = PageLayout::kNhd;
   uint32_t page_tokens = 8;
   uint64_t seed = 0;
-};
-
-// An engine's memory of random bytes.
-struct PagedMemory {
-  // Addresses, strides and rows allow accesses of `align` bytes and none wider. `element_bytes` 0:
-  // any that fits.
-  PagedMemory(PageLayout layout, uint32_t page_tokens, uint32_t align, uint32_t element_bytes,
-              SeededRandom* random);
-  KvView view;
-  BlockLayout block;  // two or three pages
-  std::vector<std::byte> bytes;
 };
 
 // Compares one case; failures are GoogleTest's.
