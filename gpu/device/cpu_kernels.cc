@@ -1,7 +1,9 @@
 #include "gpu/device/cpu_kernels.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
 
 #include "absl/strings/str_format.h"
 #include "gpu/device/row_copy.h"
@@ -31,10 +33,9 @@ struct RowsInPage {
   uint32_t rows = 0;
 };
 
-// Copies rows, having joined what is contiguous on both sides.
+// Writes rows to pages, having joined what is contiguous on both sides.
 class RowJoiner {
  public:
-  explicit RowJoiner(bool gather) : gather_(gather) {}
   ~RowJoiner() { Flush(); }
   void Add(const RowsInPage& next) {
     if (last_.rows == 1 && next.rows == 1 && next.page == last_.page + last_.row_bytes &&
@@ -50,17 +51,12 @@ class RowJoiner {
   void Flush() {
     if (last_.rows == 0) return;
     const auto dense = static_cast<int64_t>(last_.row_bytes);
-    if (gather_) {
-      StreamRows({last_.block, dense, last_.page, last_.stride, last_.row_bytes, last_.rows});
-    } else {
-      StreamRows({last_.page, last_.stride, last_.block, dense, last_.row_bytes, last_.rows});
-    }
+    StreamRows({last_.page, last_.stride, last_.block, dense, last_.row_bytes, last_.rows});
   }
-  const bool gather_;
   RowsInPage last_;
 };
 
-// One block's rows.
+// One block's rows, scattered in the order of the block.
 class BlockRows {
  public:
   BlockRows(const MoveParams& p, uint32_t block, RowJoiner* joiner)
@@ -101,6 +97,96 @@ class BlockRows {
   RowJoiner& joiner_;
   const uint64_t block_;
   const int64_t* ids_;
+};
+
+// A block's pages, gathered in the order in which each page lies in memory, several side by side:
+// writes past the caches may go anywhere, reads in any other order cost more.
+class PageLanes {
+ public:
+  PageLanes(const MoveParams& p, uint32_t block)
+      : p_(p), block_(At<const uint64_t>(p.blocks)[block]) {
+    ids_ = At<const int64_t>(p.page_ids) + size_t{block} * (p.block_tokens / p.page_tokens);
+  }
+  ~PageLanes() {
+    while (count_ > 0) Flush();
+  }
+
+  // All heads of one tensor, or of two whose rows lie side by side.
+  void Add(const MoveTensor& first, const MoveTensor* second) {
+    for (uint32_t begin = p_.token_begin, end; begin < p_.token_end; begin = end) {
+      end = begin + std::min(p_.token_end - begin, p_.page_tokens - begin % p_.page_tokens);
+      AddPage(first, begin, end);
+      if (second != nullptr) AddPage(*second, begin, end);
+    }
+  }
+
+ private:
+  struct Lane {
+    const MoveTensor* tensor = nullptr;
+    uint32_t tokens = 0;
+    const std::byte* page = nullptr;  // of the first token and head
+    std::byte* block = nullptr;
+  };
+
+  void AddPage(const MoveTensor& t, uint32_t begin, uint32_t end) {
+    const int64_t page = ids_[begin / p_.page_tokens];
+    if (page < 0) return;
+    Lane lane{&t, end - begin, At<std::byte>(t.base, RowOf(t, page, 0, begin % p_.page_tokens)),
+              At<std::byte>(block_, t.block_offset + begin * t.row_bytes)};
+    __builtin_prefetch(lane.page);  // a page of memory that nobody expects is found meanwhile
+    lanes_[count_++] = lane;
+    if (count_ == lanes_.size()) Flush();
+  }
+
+  static bool SameShape(const Lane& a, const Lane& b) {
+    return a.tensor->row_bytes == b.tensor->row_bytes && a.tokens == b.tokens &&
+           a.tensor->head_stride == b.tensor->head_stride &&
+           a.tensor->token_stride == b.tensor->token_stride;
+  }
+
+  // The oldest lanes that can go side by side.
+  void Flush() {
+    flushed_ = 1;
+    while (flushed_ < std::min(count_, kMaxLanes) && SameShape(lanes_[0], lanes_[flushed_]))
+      ++flushed_;
+    const MoveTensor& t = *lanes_[0].tensor;
+    const int64_t block_head = int64_t{p_.block_tokens} * t.row_bytes;
+    const uint32_t tokens = lanes_[0].tokens;
+    if (t.token_stride == t.row_bytes) {  // a head's rows are one
+      for (uint32_t head = 0; head < p_.heads; ++head)
+        Stream(head * t.head_stride, 0, head * block_head, 0, tokens * t.row_bytes, 1);
+    } else if (t.head_stride < t.token_stride) {
+      for (uint32_t token = 0; token < tokens; ++token) {
+        Stream(token * t.token_stride, t.head_stride, token * t.row_bytes, block_head, t.row_bytes,
+               p_.heads);
+      }
+    } else {
+      for (uint32_t head = 0; head < p_.heads; ++head) {
+        Stream(head * t.head_stride, t.token_stride, head * block_head, t.row_bytes, t.row_bytes,
+               tokens);
+      }
+    }
+    std::copy(lanes_.begin() + flushed_, lanes_.begin() + count_, lanes_.begin());
+    count_ -= flushed_;
+  }
+
+  // So many rows of each lane, from offsets in its page and in its block.
+  void Stream(int64_t page, int64_t page_stride, int64_t block, int64_t block_stride,
+              int64_t row_bytes, uint32_t rows) {
+    std::array<RowCopy, kMaxLanes> copies;
+    for (size_t i = 0; i < flushed_; ++i) {
+      copies[i] = {
+          lanes_[i].block + block,          block_stride, lanes_[i].page + page, page_stride,
+          static_cast<uint64_t>(row_bytes), rows};
+    }
+    StreamLanes(std::span(copies).first(flushed_));
+  }
+
+  const MoveParams& p_;
+  const uint64_t block_;
+  const int64_t* ids_;
+  std::array<Lane, 2 * kMaxLanes> lanes_;
+  size_t count_ = 0, flushed_ = 0;
 };
 
 bool SideBySide(const MoveTensor& a, const MoveTensor& b) {
@@ -170,15 +256,23 @@ Params ParamsOf(const Launch& launch) {
 
 void MoveOnCpu(const MoveParams& p, bool gather) {
   const auto* const tensors = At<const MoveTensor>(p.tensors);
-  {
-    RowJoiner joiner(gather);
+  auto each = [&](auto& rows) {
+    for (uint32_t i = 0; i < p.tensor_count; ++i) {
+      const bool pair = i + 1 < p.tensor_count && SideBySide(tensors[i], tensors[i + 1]);
+      rows.Add(tensors[i], pair ? &tensors[i + 1] : nullptr);
+      if (pair) ++i;
+    }
+  };
+  if (gather) {
+    for (uint32_t block = 0; block < p.block_count; ++block) {
+      PageLanes lanes(p, block);
+      each(lanes);
+    }
+  } else {
+    RowJoiner joiner;
     for (uint32_t block = 0; block < p.block_count; ++block) {
       BlockRows rows(p, block, &joiner);
-      for (uint32_t i = 0; i < p.tensor_count; ++i) {
-        const bool pair = i + 1 < p.tensor_count && SideBySide(tensors[i], tensors[i + 1]);
-        rows.Add(tensors[i], pair ? &tensors[i + 1] : nullptr);
-        if (pair) ++i;
-      }
+      each(rows);
     }
   }
   StreamFence();

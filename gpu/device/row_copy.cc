@@ -1,5 +1,6 @@
 #include "gpu/device/row_copy.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -14,6 +15,7 @@ namespace {
 constexpr uint64_t kVectorBytes = 32;
 constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kPrefetchBytes = 4096;  // strided rows defeat the CPU's own prefetching
+constexpr uint64_t kLaneBytes = 256;       // of a lane at a time
 
 bool FitsAvx2(const RowCopy& copy) {
   static const bool has_avx2 = __builtin_cpu_supports("avx2");
@@ -35,9 +37,35 @@ __attribute__((target("avx2"))) void StreamAvx2(const RowCopy& copy) {
     }
   }
 }
+
+// Lanes are streams that the CPU finds by itself.
+__attribute__((target("avx2"))) void StreamLanesAvx2(std::span<const RowCopy> lanes) {
+  const uint64_t row_bytes = lanes[0].row_bytes;
+  for (uint32_t row = 0; row < lanes[0].rows; ++row) {
+    for (uint64_t begin = 0; begin < row_bytes; begin += kLaneBytes) {
+      const uint64_t bytes = std::min(kLaneBytes, row_bytes - begin);
+      for (const RowCopy& lane : lanes) {
+        std::byte* const dst = lane.dst + row * lane.dst_stride + begin;
+        const std::byte* const src = lane.src + row * lane.src_stride + begin;
+        for (uint64_t i = 0; i < bytes; i += kVectorBytes) {
+          const __m256i value = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(src + i));
+          _mm256_stream_si256(reinterpret_cast<__m256i*>(dst + i), value);
+        }
+      }
+    }
+  }
+}
 #endif
 
 }  // namespace
+
+void StreamLanes(std::span<const RowCopy> lanes) {
+#if defined(__x86_64__)
+  if (lanes.size() > 1 && std::all_of(lanes.begin(), lanes.end(), FitsAvx2))
+    return StreamLanesAvx2(lanes);
+#endif
+  for (const RowCopy& lane : lanes) StreamRows(lane);
+}
 
 void StreamRows(const RowCopy& copy) {
 #if defined(__x86_64__)

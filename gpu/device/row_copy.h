@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace kvarve {
 
@@ -19,7 +20,11 @@ struct RowCopy {
 };
 
 void StreamRows(const RowCopy& copy);
-// Must follow the last StreamRows before another thread is told of the bytes.
+// As many rows of as many bytes of each, a little of each in turn: where one stream from a place in
+// memory that nobody expects begins slowly, several make up for it.
+inline constexpr size_t kMaxLanes = 4;
+void StreamLanes(std::span<const RowCopy> lanes);
+// Must follow the last of these before another thread is told of the bytes.
 void StreamFence();
 
 }  // namespace kvarve
