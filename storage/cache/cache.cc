@@ -115,8 +115,8 @@ size_t Cache::Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t
     const NamespaceRecord& record = rep_->Record(ns);
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
     const size_t found = rep_->FindToTouch(record, slice, ids);
-    rep_->BeginRequest(record, request_id);
-    rep_->TouchFound(record, std::span(ids.data(), found), request_id);
+    rep_->BeginRequest(record.index, request_id);
+    rep_->TouchFound(record.index, std::span(ids.data(), found), request_id);
     hit += found;
     more = found == slice.size() && hit < keys.size();
   }

@@ -252,8 +252,8 @@ class Cache {
   // The same, waited for.  BLOCKS: on the devices.
   size_t LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class);
 
-  // Leases the leading blocks found, and touches them. With `hold_nanos` > 0 the lease is a hold:
-  // it ends by itself then (ExpireHolds), and touches nothing.
+  // Leases the leading blocks found; they are touched as the lease ends. With `hold_nanos` > 0 the
+  // lease is a hold: it ends by itself then (ExpireHolds), and touches nothing.
   AcquireResult Acquire(NamespaceHandle ns, std::span<const BlockKey> keys, LeaseAccount* account,
                         uint64_t request_id, int64_t hold_nanos = 0);
   // False (and counted) when the account has no such lease.

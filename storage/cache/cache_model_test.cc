@@ -224,7 +224,6 @@ TEST_P(CacheModel, AgreesOnEveryAnswer) {
                                   BytesOf(nodes[i]).data(), kBlockBytes));
         }
         if (granted == 0) break;
-        for (size_t i = granted; i-- > 0;) model.live.at(nodes[i]).touch = ++model.now;
         for (size_t i = 0; i < granted; ++i) {
           auto& entry = model.live.at(nodes[i]);
           ++entry.leases;
@@ -236,6 +235,11 @@ TEST_P(CacheModel, AgreesOnEveryAnswer) {
         if (model.leases.empty()) break;
         auto it = std::next(model.leases.begin(), rng() % model.leases.size());
         ASSERT_TRUE((*cache)->Release(it->first, &account));
+        for (size_t i = it->second.size(); i-- > 0;) {  // what is still there was read last now
+          const auto entry = model.live.find(it->second[i].first);
+          if (entry == model.live.end() || entry->second.serial != it->second[i].second) continue;
+          entry->second.touch = ++model.now;
+        }
         for (const auto& [node, serial] : it->second) model.Unlease(serial);
         model.leases.erase(it);
         break;

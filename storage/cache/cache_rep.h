@@ -86,6 +86,8 @@ struct Allowance {
 struct Lease {
   LeaseAccount* account = nullptr;
   PoolId pool = 0;
+  NamespaceIndex ns = 0;
+  uint64_t request_id = 0;
   std::vector<EntryId> entries;
   uint64_t bytes = 0;
   int64_t hold_until = 0;  // 0: a lease, not a hold
@@ -144,7 +146,7 @@ struct Cache::Rep {
 
   // ---- policy.cc
   // Touches, inserts and refusals are this request's until the next call. 0: of one by itself.
-  void BeginRequest(const NamespaceRecord& ns, uint64_t request_id);
+  void BeginRequest(NamespaceIndex ns, uint64_t request_id);
   // What the policy is told of a block that is not here, or not yet.
   BlockTraits TraitsOf(const NamespaceRecord& ns, const BlockKey& key, uint32_t depth,
                        EntryId parent, uint32_t recompute_us) const;
@@ -190,19 +192,22 @@ struct Cache::Rep {
   uint64_t RoomToLease(const LeaseAccount& account, PoolId pool) const;
   // Leases the leading keys that are found and fit, adding to `lease` and `result`; returns how
   // many.
-  size_t GrantSlice(const NamespaceRecord& ns, std::span<const BlockKey> keys, uint64_t request_id,
-                    bool hold, Lease* lease, AcquireResult* result);
+  size_t GrantSlice(const NamespaceRecord& ns, std::span<const BlockKey> keys, bool hold,
+                    Lease* lease, AcquireResult* result);
   void Charge(LeaseAccount* account, PoolId pool, uint64_t bytes);
   void Discharge(LeaseAccount* account, PoolId pool, uint64_t bytes);
   void UnleaseEntry(EntryId id);
-  // Takes a lease out of the tables; the caller unleases its entries in slices.
-  std::vector<EntryId> TakeLease(LeaseId id);
-  void UnleaseInSlices(const std::vector<EntryId>& entries);  // takes the mutex itself
+  // Takes a lease out of the tables; EndLease is called for it next.
+  Lease TakeLease(LeaseId id);
+  // Touches the blocks, if they were read, and unleases them. Takes the mutex itself. A read counts
+  // as it ends: nobody waits for that, and a leased block cannot leave anyway.
+  void EndLease(const Lease& lease);
+  void TouchLeased(const Lease& lease, std::span<const EntryId> entries);
   // Index::FindPrefix, where what is found will be touched: the policy's memory is fetched while
   // the next keys are looked for. REQUIRES: ids has room for all keys.
   size_t FindToTouch(const NamespaceRecord& ns, std::span<const BlockKey> keys,
                      std::span<EntryId> ids) const;
-  void TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids, uint64_t request_id);
+  void TouchFound(NamespaceIndex ns, std::span<const EntryId> ids, uint64_t request_id);
 
   // ---- namespaces.cc
   NamespaceRecord& Record(NamespaceHandle handle) {

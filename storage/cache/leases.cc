@@ -65,22 +65,38 @@ void Cache::Rep::UnleaseEntry(EntryId id) {
   index->Erase(id);
 }
 
-std::vector<EntryId> Cache::Rep::TakeLease(LeaseId id) {
+Lease Cache::Rep::TakeLease(LeaseId id) {
   auto it = leases.find(id);
   KV_CHECK(it != leases.end());
   Lease lease = std::move(it->second);
   leases.erase(it);
   leases_of.find(lease.account)->second.erase(id);  // an empty set stays until ReleaseAll
   Discharge(lease.account, lease.pool, lease.bytes);
-  return std::move(lease.entries);
+  return lease;
 }
 
-void Cache::Rep::UnleaseInSlices(const std::vector<EntryId>& entries) {
-  for (size_t begin = 0; begin < entries.size(); begin += kKeysPerHold) {
+void Cache::Rep::EndLease(const Lease& lease) {
+  for (size_t begin = 0; begin < lease.entries.size(); begin += kKeysPerHold) {
+    const auto slice = std::span(lease.entries)
+                           .subspan(begin)
+                           .first(std::min(kKeysPerHold, lease.entries.size() - begin));
     MutexLock lock(&mutex);
-    const size_t end = std::min(begin + kKeysPerHold, entries.size());
-    for (size_t i = begin; i < end; ++i) UnleaseEntry(entries[i]);
+    if (lease.hold_until == 0) TouchLeased(lease, slice);
+    for (const EntryId id : slice) UnleaseEntry(id);
   }
+}
+
+void Cache::Rep::TouchLeased(const Lease& lease, std::span<const EntryId> entries) {
+  std::array<EntryId, kKeysPerHold> live;  // some may have been removed meanwhile
+  size_t count = 0;
+  for (const EntryId id : entries) {
+    live[count] = id;
+    count += index->Get(id).live ? 1 : 0;
+  }
+  if (count == 0) return;
+  policy->PrefetchTouch(std::span(live.data(), count));
+  BeginRequest(lease.ns, lease.request_id);
+  TouchFound(lease.ns, std::span(live.data(), count), lease.request_id);
 }
 
 size_t Cache::Rep::FindToTouch(const NamespaceRecord& ns, std::span<const BlockKey> keys,
@@ -97,9 +113,8 @@ size_t Cache::Rep::FindToTouch(const NamespaceRecord& ns, std::span<const BlockK
   return found;
 }
 
-void Cache::Rep::TouchFound(const NamespaceRecord& ns, std::span<const EntryId> ids,
-                            uint64_t request_id) {
-  const uint32_t touched_end = touches.DepthEnd(ns.index, request_id);
+void Cache::Rep::TouchFound(NamespaceIndex ns, std::span<const EntryId> ids, uint64_t request_id) {
+  const uint32_t touched_end = touches.DepthEnd(ns, request_id);
   uint32_t depth_end = touched_end;
   size_t first = ids.size();  // of those not touched yet
   for (; first > 0; --first) {
@@ -108,7 +123,7 @@ void Cache::Rep::TouchFound(const NamespaceRecord& ns, std::span<const EntryId> 
     depth_end = std::max(depth_end, depth + 1);
   }
   policy->OnTouchRun(ids.subspan(first));  // deepest first: the root ends up most recent
-  if (depth_end > touched_end) touches.Touched(ns.index, request_id, depth_end);
+  if (depth_end > touched_end) touches.Touched(ns, request_id, depth_end);
 }
 
 AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> keys,
@@ -119,12 +134,12 @@ AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> k
   Rep& r = *rep_;
   Lease lease;
   lease.account = account;
+  lease.request_id = request_id;
   bool more = true;
   for (size_t begin = 0; more; begin += kKeysPerHold) {
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
     MutexLock lock(&r.mutex);
-    const size_t granted =
-        r.GrantSlice(r.Record(handle), slice, request_id, hold_nanos > 0, &lease, &result);
+    const size_t granted = r.GrantSlice(r.Record(handle), slice, hold_nanos > 0, &lease, &result);
     more = granted == slice.size() && begin + slice.size() < keys.size();
     if (more) continue;
     if (hold_nanos == 0) {
@@ -145,12 +160,13 @@ AcquireResult Cache::Acquire(NamespaceHandle handle, std::span<const BlockKey> k
   return result;
 }
 
-size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKey> keys,
-                              uint64_t request_id, bool hold, Lease* lease, AcquireResult* result) {
+size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKey> keys, bool hold,
+                              Lease* lease, AcquireResult* result) {
   std::array<EntryId, kKeysPerHold> ids;
-  const size_t found = FindToTouch(ns, keys, ids);
+  const size_t found = index->FindPrefix(ns.index, keys, ids.data());
   const uint64_t bytes = SlotBytes(ns);
   lease->pool = ns.info.pool;
+  lease->ns = ns.index;
   const size_t fitting =
       std::min<uint64_t>(found, RoomToLease(*lease->account, lease->pool) / bytes);
   result->grants.reserve(result->grants.size() + fitting);
@@ -181,8 +197,6 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
   lease->entries.insert(lease->entries.end(), ids.begin(), ids.begin() + granted);
   if (!hold) {
     if (tier != nullptr && granted > 0) tier->NoteRead(ids[granted - 1]);
-    BeginRequest(ns, request_id);
-    TouchFound(ns, std::span(ids.data(), granted), request_id);
     counters.hit_blocks += granted;
     counters.hit_bytes += granted * ns.info.block_bytes;
     counters.saved_recompute_micros += granted * ns.recompute_us;
@@ -194,7 +208,7 @@ size_t Cache::Rep::GrantSlice(const NamespaceRecord& ns, std::span<const BlockKe
 }
 
 bool Cache::Release(LeaseId lease, LeaseAccount* account) {
-  std::vector<EntryId> entries;
+  Lease ended;
   {
     MutexLock lock(&rep_->mutex);
     auto it = rep_->leases.find(lease);
@@ -202,26 +216,23 @@ bool Cache::Release(LeaseId lease, LeaseAccount* account) {
       ++rep_->counters.releases_unknown;
       return false;
     }
-    entries = rep_->TakeLease(lease);
+    ended = rep_->TakeLease(lease);
   }
-  rep_->UnleaseInSlices(entries);
+  rep_->EndLease(ended);
   return true;
 }
 
 void Cache::ReleaseAll(LeaseAccount* account) {
-  std::vector<EntryId> entries;
+  std::vector<Lease> ended;
   {
     MutexLock lock(&rep_->mutex);
     auto it = rep_->leases_of.find(account);
     if (it == rep_->leases_of.end()) return;
     const std::vector<LeaseId> ids(it->second.begin(), it->second.end());
-    for (LeaseId id : ids) {
-      std::vector<EntryId> of = rep_->TakeLease(id);
-      entries.insert(entries.end(), of.begin(), of.end());
-    }
+    for (const LeaseId id : ids) ended.push_back(rep_->TakeLease(id));
     rep_->leases_of.erase(it);
   }
-  rep_->UnleaseInSlices(entries);
+  for (const Lease& lease : ended) rep_->EndLease(lease);
 }
 
 uint64_t Cache::Quarantine(LeaseAccount* account) {
@@ -234,7 +245,7 @@ uint64_t Cache::Quarantine(LeaseAccount* account) {
 
 void Cache::ExpireHolds() {
   while (true) {
-    std::vector<EntryId> entries;
+    Lease ended;
     {
       MutexLock lock(&rep_->mutex);
       auto& holds = rep_->holds;
@@ -243,9 +254,9 @@ void Cache::ExpireHolds() {
       holds.pop();
       if (!rep_->leases.contains(id)) continue;  // released early
       ++rep_->counters.holds_expired;
-      entries = rep_->TakeLease(id);
+      ended = rep_->TakeLease(id);
     }
-    rep_->UnleaseInSlices(entries);
+    rep_->EndLease(ended);
   }
 }
 

@@ -5,8 +5,8 @@ namespace kvarve {
 
 // Requests that go side by side are told in turns. That costs nothing: which of its blocks a
 // request has touched is kept here (TouchTable).
-void Cache::Rep::BeginRequest(const NamespaceRecord& ns, uint64_t request_id) {
-  const uint64_t tag = request_id == 0 ? 0 : TouchTable::Tag(ns.index, request_id);
+void Cache::Rep::BeginRequest(NamespaceIndex ns, uint64_t request_id) {
+  const uint64_t tag = request_id == 0 ? 0 : TouchTable::Tag(ns, request_id);
   if (tag != 0 && tag == policy_request) return;
   policy_request = tag;
   policy->OnRequest({});

@@ -93,7 +93,7 @@ class PutCall {
       failure_ = PutResult::kRejectedInvalidated;
       return begin;
     }
-    r_.BeginRequest(ns_, request_.request_id);
+    r_.BeginRequest(ns_.index, request_.request_id);
     missing_.clear();
     for (size_t i = begin; i < end; ++i) {
       const EntryId id = r_.index->Find(ns_.index, request_.keys[i]);
@@ -166,7 +166,7 @@ class PutCall {
     for (size_t begin = first; begin < results_.size(); begin += kKeysPerHold) {
       MutexLock lock(&r_.mutex);
       if (!Current()) return;
-      r_.BeginRequest(ns_, request_.request_id);
+      r_.BeginRequest(ns_.index, request_.request_id);
       for (size_t i = begin; i < std::min(begin + kKeysPerHold, results_.size()); ++i) {
         if (r_.index->Find(ns_.index, request_.keys[i]) != kNoEntry) continue;
         r_.policy->OnRefuse(TraitsOf(i));
@@ -212,7 +212,7 @@ class PutCall {
   // Returns the end of what was published or found to exist; before `end`, failure_ says why.
   size_t Publish(size_t begin, size_t end) {
     MutexLock lock(&r_.mutex);
-    r_.BeginRequest(ns_, request_.request_id);
+    r_.BeginRequest(ns_.index, request_.request_id);
     r_.reserved_slots -= slots_.size();
     size_t slot = 0;
     size_t i = begin;
@@ -279,7 +279,7 @@ class PutCall {
   void Exists(size_t i, EntryId id, size_t begin) {
     results_[i] = PutResult::kExists;
     steps_[i - begin] = Step::kDone;
-    r_.TouchFound(ns_, std::span(&id, 1), request_.request_id);
+    r_.TouchFound(ns_.index, std::span(&id, 1), request_.request_id);
     MoveGuard(id);
   }
 

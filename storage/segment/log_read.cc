@@ -12,6 +12,9 @@ namespace {
 constexpr uint64_t kMergeBytes = 4ull << 20;
 constexpr uint64_t kGapPages = 16;
 constexpr uint64_t kInlineCheckBytes = 256ull << 10;
+// A block of so many bytes that lies elsewhere in memory than behind the one before it is read by
+// itself: into one piece of memory that the device knows, which is half as dear as several pieces.
+constexpr uint64_t kOwnRequestBytes = 256ull << 10;
 
 uint64_t PagesOf(const BlockRead& read) { return (uint64_t{read.stored_len} + kUnit - 1) / kUnit; }
 
@@ -31,6 +34,10 @@ struct ReadGroup {
   AlignedBuffer gap;  // what lies between the blocks goes here
 
   bool Takes(const BlockRead& read) const {
+    const BlockRead& last = call->reads[members.back()];
+    const bool adjoins =
+        read.at.off4k == end_page && last.into + PagesOf(last) * kUnit == read.into;
+    if (!adjoins && PagesOf(read) * kUnit >= kOwnRequestBytes) return false;
     return read.at.off4k >= end_page && read.at.off4k - end_page <= kGapPages &&
            (read.at.off4k + PagesOf(read) - begin_page) * kUnit <= kMergeBytes &&
            2 * members.size() + 2 <= kMaxIoBuffers;

@@ -8,6 +8,7 @@
 #include <liburing.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -31,8 +32,11 @@ inline double CpuSeconds() {
 
 class BareLoop {
  public:
-  BareLoop(const std::string& path, size_t depth, size_t bytes)
-      : depth_(depth), bytes_(bytes), memory_(depth * bytes) {
+  // `places`: with a depth of 1, where the pieces go in turn, as into a cache's memory. A single
+  // place stays in the processor's caches. With `sums`, one place.
+  BareLoop(const std::string& path, size_t depth, size_t bytes, size_t places = 1)
+      : depth_(depth), bytes_(bytes), memory_(std::max(depth, places) * bytes) {
+    KV_CHECK(depth == 1 || places == 1);
     fd_.reset(::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
     KV_CHECK(fd_.valid());
     KV_CHECK(::io_uring_queue_init(64, &ring_, 0) == 0);
@@ -85,7 +89,8 @@ class BareLoop {
   }
   void Prepare(bool write, uint64_t offset, size_t slot) {
     io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
-    std::byte* at = memory_.data() + slot * bytes_;
+    const size_t place = depth_ == 1 ? turn_++ % (memory_.size() / bytes_) : slot;
+    std::byte* at = memory_.data() + place * bytes_;
     const auto bytes = static_cast<unsigned>(bytes_);
     if (write && fixed_) {
       ::io_uring_prep_write_fixed(sqe, fd_.get(), at, bytes, offset, 0);
@@ -104,6 +109,7 @@ class BareLoop {
   UniqueFd fd_;
   io_uring ring_;
   bool fixed_ = false;
+  size_t turn_ = 0;
   volatile uint64_t sum_ = 0;
 };
 

@@ -153,7 +153,8 @@ void RunInProcess(BenchTable* table) {
   if (const absl::Status status = bench.SetUp(); !status.ok()) {
     return table->Fail(small, std::string(status.message()));
   }
-  BareLoop bare_small(bench.path(), 1, kSmall), bare_runs(bench.path(), kDepth, kRun);
+  BareLoop bare_small(bench.path(), 1, kSmall, kHostBytes / kSmall),
+      bare_runs(bench.path(), kDepth, kRun);
   table->Measure({.name = small, .unit = "us", .gate = 15, .measure = [&] {
                     return bench.SmallMicros() - BareSmallMicros(&bare_small);
                   }});
