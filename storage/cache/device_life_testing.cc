@@ -15,7 +15,8 @@ constexpr int kVanishedMax = 3;
 
 NodeOptions OptionsOf(PlantedTierBug bug, uint64_t device_bytes, Representation rung) {
   NodeOptions options;
-  options.host_bytes = 48 * kMiBytes;
+  // A device is several times as large as the host tier: what that has is carried on, too.
+  options.host_bytes = std::min(48 * kMiBytes, device_bytes / 4);
   options.device_bytes = device_bytes;
   options.segment_bytes = 4 * kMiBytes;
   options.dirty_bytes = kDirtyBytes;

@@ -31,7 +31,7 @@ struct LifeOutcome {
 class DeviceLife {
  public:
   static constexpr uint64_t kWide = 1024 * kMiBytes;  // Run does not fill it
-  static constexpr uint64_t kNarrow = 64 * kMiBytes;
+  static constexpr uint64_t kNarrow = 128 * kMiBytes;
 
   DeviceLife(uint64_t seed, PlantedTierBug bug, uint64_t device_bytes,
              Representation rung = Representation::kRaw);

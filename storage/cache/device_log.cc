@@ -328,8 +328,8 @@ void DeviceLog::OnNotWritten(const AppendBlock& block, const absl::Status& why) 
   tier_.NotWritten(block, reason);
 }
 
-void DeviceLog::ChooseSurvivors(const SegmentTable& table, bool evacuate, std::vector<bool>* keep) {
-  tier_.ChooseSurvivors(number_, table, evacuate, kLivesMax, keep);
+void DeviceLog::ChooseSurvivors(const SegmentTable& table, Keep what, std::vector<bool>* keep) {
+  tier_.ChooseSurvivors(number_, table, what, kLivesMax, keep);
 }
 
 void DeviceLog::OnMoved(const NamespaceId& ns, const BlockRecord& record, const BlockLocation& from,

@@ -65,7 +65,7 @@ class DeviceLog final : public LogOwner {
   void OnRecovered(const SegmentTable& table) override;
   void OnWritten(const AppendBlock& block, const BlockLocation& at) override;
   void OnNotWritten(const AppendBlock& block, const absl::Status& why) override;
-  void ChooseSurvivors(const SegmentTable& table, bool evacuate, std::vector<bool>* keep) override;
+  void ChooseSurvivors(const SegmentTable& table, Keep what, std::vector<bool>* keep) override;
   void OnMoved(const NamespaceId& ns, const BlockRecord& record, const BlockLocation& from,
                const BlockLocation& to) override;
   void OnReclaimed(const SegmentTable& table) override;

@@ -381,7 +381,7 @@ bool DeviceTier::IsInHost(const NamespaceId& id, const BlockKey& key) const {
 // What is read there is not read here, and a policy that keeps it for long would otherwise have the
 // only copy. In a row of segments that end oldest first a chain's first blocks would be the first
 // to go, too: a parent that is worth memory is worth its place here.
-void DeviceTier::ChooseSurvivors(uint32_t device, const SegmentTable& table, bool evacuate,
+void DeviceTier::ChooseSurvivors(uint32_t device, const SegmentTable& table, Keep what,
                                  uint8_t lives_max, std::vector<bool>* keep) {
   if (options_.bug == PlantedTierBug::kHotNotKept) return;
   for (size_t begin = 0; begin < table.records.size(); begin += kRecordsPerHold) {
@@ -399,8 +399,10 @@ void DeviceTier::ChooseSurvivors(uint32_t device, const SegmentTable& table, boo
         continue;
       }
       const bool in_host = IsInHost(index_.at(*ns).id, record.key);
-      const bool is_hot = index_.HitsOf(id) > 0 || in_host;
-      (*keep)[i] = evacuate || (is_hot && record.lives < lives_max);
+      // What memory still has may be written again when it is read; what was read here may be
+      // nowhere else.
+      const bool is_hot = index_.HitsOf(id) > 0 || (in_host && what != Keep::kBest);
+      (*keep)[i] = what == Keep::kAll || (is_hot && record.lives < lives_max);
       has_host_only_ |= in_host && !(*keep)[i];  // offered again when it is read
     }
   }

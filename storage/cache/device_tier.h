@@ -116,7 +116,7 @@ class DeviceTier {
   void Recovered(uint32_t device, const SegmentTable& table, ErasedSeqs* erased);
   void Written(uint32_t device, const AppendBlock& block, const BlockLocation& at);
   void NotWritten(const AppendBlock& block, GivenUp why);
-  void ChooseSurvivors(uint32_t device, const SegmentTable& table, bool evacuate, uint8_t lives_max,
+  void ChooseSurvivors(uint32_t device, const SegmentTable& table, Keep what, uint8_t lives_max,
                        std::vector<bool>* keep);
   // Takes out blocks of namespaces that were cleared since they were queued.
   void DropStale(std::vector<AppendBlock>* blocks);

@@ -23,8 +23,10 @@ void SegmentLog::Rep::FreeClosed() {
 
 bool SegmentLog::Rep::ReclaimOldest() {
   uint32_t oldest = 0;
+  size_t segments = 0;
   {
     MutexLock lock(&gate.mutex);
+    segments = slot_of.size();
     const auto it = std::find_if(slot_of.begin(), slot_of.end(), [&](const auto& entry) {
       const SlotState state = slots[entry.second].state;
       return state == SlotState::kSealed || state == SlotState::kUnsealed;
@@ -33,7 +35,10 @@ bool SegmentLog::Rep::ReclaimOldest() {
     oldest = it->second;
   }
   ++reclaims_in_vain;
-  return Reclaim(oldest, /*evacuate=*/false);
+  if (!Reclaim(oldest, /*evacuate=*/false)) return false;
+  MutexLock lock(&gate.mutex);
+  if (slot_of.size() < segments) reclaims_in_vain = 0;
+  return true;
 }
 
 bool SegmentLog::Rep::Reclaim(uint32_t slot, bool evacuate) {
@@ -47,10 +52,13 @@ bool SegmentLog::Rep::Reclaim(uint32_t slot, bool evacuate) {
   }
   std::vector<bool> keep(table->records.size(), false);
   if (!keep.empty()) {
-    // Where everything is worth keeping, moving it makes no room: then the oldest goes all the
-    // same.
-    const bool in_vain = reclaims_in_vain > slots.size() / 4 + 1;
-    if (evacuate || !in_vain) owner->ChooseSurvivors(*table, evacuate, &keep);
+    // Where everything is worth keeping, moving it makes no room: then only the best of the oldest
+    // is kept, and at last it goes all the same.
+    const size_t patience = slots.size() / 4 + 1;
+    const Keep what = evacuate                       ? Keep::kAll
+                      : reclaims_in_vain <= patience ? Keep::kWorthy
+                                                     : Keep::kBest;
+    if (evacuate || reclaims_in_vain <= 2 * patience) owner->ChooseSurvivors(*table, what, &keep);
     for (size_t i = 0; i < keep.size(); ++i) {
       const BlockRecord& record = table->records[i];
       if (record.is_erase()) keep[i] = EraseIsNeeded(record, table->facts.segment_id);

@@ -70,7 +70,7 @@ struct SegmentLog::Rep {
   uint64_t next_seq = 0;
   uint64_t moving_segment = 0;  // whose survivors are being written
   bool moves_unsynced = false;
-  uint32_t reclaims_in_vain = 0;  // since a segment was opened for new blocks
+  uint32_t reclaims_in_vain = 0;  // since one made room, or a segment was opened for new blocks
   std::array<std::atomic<uint64_t>, kStreams> erases_written{};  // new ones, carried ones
   std::atomic<bool> recovered{false};
 

@@ -43,14 +43,14 @@ class MapOwner final : public LogOwner {
     MutexLock lock(&mutex_);
     refusals_.push_back(why.code());
   }
-  void ChooseSurvivors(const SegmentTable& table, bool evacuate, std::vector<bool>* keep) override {
+  void ChooseSurvivors(const SegmentTable& table, Keep what, std::vector<bool>* keep) override {
     MutexLock lock(&mutex_);
     for (size_t i = 0; i < table.records.size(); ++i) {
       const BlockRecord& record = table.records[i];
       const auto it = known_.find({table.namespaces[record.ns_ref], record.key.bytes});
       (*keep)[i] = it != known_.end() &&
                    it->second.at == BlockLocation{table.facts.segment_id, record.off4k} &&
-                   (evacuate || (hot && hot(record)));
+                   (what == Keep::kAll || (hot && hot(record)));
     }
   }
   void OnMoved(const NamespaceId& ns, const BlockRecord& record, const BlockLocation& from,

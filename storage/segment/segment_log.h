@@ -42,6 +42,13 @@ struct BlockLocation {
 };
 
 // Who decides what exists. One that only looks needs no more than OnRecovered.
+// What of a segment that is reclaimed is carried on.
+enum class Keep : uint8_t {
+  kAll,     // the segment is failing: whatever is still there
+  kWorthy,  // what is worth a write
+  kBest,    // carrying on what is worth it made no room of late: the best of it
+};
+
 class LogOwner {
  public:
   virtual ~LogOwner() = default;
@@ -54,9 +61,8 @@ class LogOwner {
   virtual void OnNotWritten(const AppendBlock& block, const absl::Status& why) {}
   // Sealed and synced: found again after a power loss.
   virtual void OnSealed(uint64_t segment_id) {}
-  // Before a segment is reclaimed: sets keep[i] for the records worth carrying on; with `evacuate`,
-  // because the segment is failing, for all that are still there.
-  virtual void ChooseSurvivors(const SegmentTable& table, bool evacuate, std::vector<bool>* keep) {}
+  // Before a segment is reclaimed: sets keep[i] for the records to be carried on.
+  virtual void ChooseSurvivors(const SegmentTable& table, Keep what, std::vector<bool>* keep) {}
   // A survivor lies elsewhere now. To be taken only if the owner still has it at `from`.
   virtual void OnMoved(const NamespaceId& ns, const BlockRecord& record, const BlockLocation& from,
                        const BlockLocation& to) {}

@@ -357,15 +357,14 @@ void Simulation::OnSealed(uint64_t segment_id) {
   for (auto& [name, known] : known_) known.durable |= known.at.segment_id == segment_id;
 }
 
-void Simulation::ChooseSurvivors(const SegmentTable& table, bool evacuate,
-                                 std::vector<bool>* keep) {
+void Simulation::ChooseSurvivors(const SegmentTable& table, Keep what, std::vector<bool>* keep) {
   for (size_t i = 0; i < table.records.size(); ++i) {
     const BlockRecord& record = table.records[i];
     if (record.is_erase()) continue;
     const auto it = known_.find({table.namespaces[record.ns_ref], number_of_.at(record.key)});
     const bool here =
         it != known_.end() && it->second.at == BlockLocation{table.facts.segment_id, record.off4k};
-    (*keep)[i] = here && (evacuate || (record.key.Word(0) % 4 == 0 && record.lives < 2));
+    (*keep)[i] = here && (what == Keep::kAll || (record.key.Word(0) % 4 == 0 && record.lives < 2));
   }
 }
 

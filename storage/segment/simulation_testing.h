@@ -83,7 +83,7 @@ class Simulation final : public LogOwner {
   void OnWritten(const AppendBlock& block, const BlockLocation& at) override;
   void OnNotWritten(const AppendBlock& block, const absl::Status& why) override {}
   void OnSealed(uint64_t segment_id) override;
-  void ChooseSurvivors(const SegmentTable& table, bool evacuate, std::vector<bool>* keep) override;
+  void ChooseSurvivors(const SegmentTable& table, Keep what, std::vector<bool>* keep) override;
   void OnMoved(const NamespaceId& ns, const BlockRecord& record, const BlockLocation& from,
                const BlockLocation& to) override;
   void OnReclaimed(const SegmentTable& table) override;
