@@ -131,6 +131,7 @@ class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   void End(const absl::Status& status) {
     status_ = status;
+    run_.ns.open.reset();  // the caller may have its answer long before gRPC is done with the call
     Finish(ToGrpc(status));
   }
 

@@ -181,6 +181,7 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   }
   void End(const absl::Status& status) {
     status_ = status;
+    ns_.open.reset();  // the caller may have its answer long before gRPC is done with the call
     Finish(ToGrpc(status));
   }
 
