@@ -41,7 +41,7 @@ def root(tmp_path_factory):
 
 def test_it_installs_what_it_should(root):
     listed = root.run("dpkg -L kvarve").split()
-    for path in ("/usr/bin/kvarved", "/usr/bin/kvarve", "/usr/include/kvarve/kvarve.h", "/usr/lib/systemd/system/kvarved.service",
+    for path in ("/usr/bin/kvarved", "/usr/bin/kvarve", "/usr/bin/kvarve-agent", "/usr/include/kvarve/kvarve.h", "/usr/lib/systemd/system/kvarved.service",
                  "/usr/lib/sysusers.d/kvarve.conf", "/usr/lib/tmpfiles.d/kvarve.conf", "/usr/share/man/man1/kvarve.1",
                  "/usr/share/man/man8/kvarved.8", "/usr/share/man/man5/kvarved.yaml.5", "/usr/share/bash-completion/completions/kvarve"):
         assert path in listed, path
