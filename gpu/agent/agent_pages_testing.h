@@ -7,8 +7,6 @@
 
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -19,6 +17,7 @@
 #include "gpu/emulator/fake_driver.h"
 #include "gpu/transfer/transfer_testing.h"
 #include "storage/base/status_macros.h"
+#include "storage/testing/holdings.h"
 
 namespace kvarve::testing {
 
@@ -127,24 +126,6 @@ class AgentPages {
   std::byte* at_ = nullptr;
   std::vector<std::byte> cpu_pages_;
   std::unique_ptr<Transfer> cpu_;
-};
-
-// What a process has open and mapped of memory that it shares.
-struct Holdings {
-  size_t descriptors = 0, mappings = 0;
-  static Holdings Now() {
-    Holdings holdings;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-      ++holdings.descriptors;
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);)
-      holdings.mappings += line.find("memfd:") != std::string::npos ? 1 : 0;
-    return holdings;
-  }
-  bool operator==(const Holdings&) const = default;
-  std::string Text() const {
-    return std::to_string(descriptors) + " descriptors, " + std::to_string(mappings) + " mappings";
-  }
 };
 
 }  // namespace kvarve::testing

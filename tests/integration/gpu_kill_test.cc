@@ -8,8 +8,6 @@
 #include <signal.h>
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 #include <string>
@@ -19,6 +17,7 @@
 
 #include "services/local/testing/plane_fixture.h"
 #include "storage/testing/block_generator.h"
+#include "storage/testing/holdings.h"
 #include "tests/integration/engine_roles.h"
 #include "tests/integration/gpu_engine.h"
 #include "tests/integration/spawned.h"
@@ -28,6 +27,7 @@ namespace {
 
 using ::testing::AnyOf;
 using testing::GpuEngine;
+using testing::Holdings;
 using testing::IsBlock;
 using testing::KeyChain;
 using testing::kGpuChains;
@@ -42,21 +42,6 @@ constexpr int kCycles = 100, kDeviceDaemonCycles = 34;  // of daemons, on each o
 constexpr size_t kSurvivors = 64;
 constexpr uint64_t kSurvivorBytes = 16384, kSurvivorNs = 3;
 constexpr int64_t kPatienceNanos = 60'000'000'000;
-
-// What a process has open and mapped of memory that it shares.
-struct Holdings {
-  size_t descriptors = 0, mappings = 0;
-  static Holdings Now() {
-    Holdings holdings;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-      ++holdings.descriptors;
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);)
-      holdings.mappings += line.find("memfd:") != std::string::npos ? 1 : 0;
-    return holdings;
-  }
-  bool operator==(const Holdings&) const = default;
-};
 
 // A client of blocks that must survive.
 class Keeper {
