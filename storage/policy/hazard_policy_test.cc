@@ -378,22 +378,27 @@ TEST(HazardPolicy, StaysWithinItsMemory) {
 }
 
 TEST(HazardPolicy, CostDecidesBetweenEqualChances) {
-  HazardOptions options;
-  options.fit_every = 1;
-  const auto policy = NewHazardPolicy(options);
-  BlockTraits cheap, dear;
-  cheap.recompute_us = 100;
-  dear.recompute_us = 100'000;
-  policy->OnInsert(0, dear, true);
-  policy->OnInsert(1, cheap, true);
-  policy->OnInsert(2, BlockTraits{}, false);
-  for (int n = 0; n < 5000; ++n) {
-    policy->OnRequest({});
-    const uint32_t all[] = {0, 1, 2};
-    policy->OnTouchRun(all);
+  for (const uint32_t cheap : {0u, 1u}) {  // touched last, or before the other
+    HazardOptions options;
+    options.fit_every = 1;
+    const auto policy = NewHazardPolicy(options);
+    for (const uint32_t id : {0u, 1u}) {
+      BlockTraits traits;
+      traits.recompute_us = id == cheap ? 100 : 100'000;
+      policy->OnInsert(id, traits, true);
+    }
+    policy->OnInsert(2, BlockTraits{}, false);
+    for (int n = 0; n < 5000; ++n) {
+      policy->OnRequest({});
+      const uint32_t all[] = {0, 1, 2};
+      policy->OnTouchRun(all);  // from the last to the first
+      BlockTraits newcomer;     // who pays for the learning
+      newcomer.key = 100 + n;
+      policy->OnRefuse(newcomer);
+    }
+    ASSERT_TRUE(policy->Learning().is_trained);
+    EXPECT_EQ(policy->Victim(0), cheap);
   }
-  EXPECT_EQ(policy->Victim(0), 1u);  // 0 was touched last by far less than the cost differs
-  EXPECT_TRUE(policy->Admits(dear, 1));
 }
 
 // Of two blocks that are about as good as each other the one that is not lost leaves.
