@@ -135,7 +135,8 @@ void DeviceLog::Read(std::shared_ptr<Rung::Reading> reading, IoClass io_class, R
   std::vector<BlockRead> reads = tier_.rung().Begin(reading.get());
   log_->Read(
       std::move(reads), io_class,
-      [this, reading, done = std::move(done)](size_t i, const absl::Status& status) {
+      [this, reading = std::move(reading), done = std::move(done)](size_t i,
+                                                                   const absl::Status& status) {
         if (status.code() == absl::StatusCode::kInternal) {
           if (++read_failures_in_a_row_ >= kReadFailuresMax) TurnOff("reads keep failing");
         } else if (status.ok()) {
