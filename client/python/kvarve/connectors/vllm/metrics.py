@@ -8,15 +8,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 COUNTERS = {
     "lookups": "Lookups made.", "lookup_failures": "Lookups that kvarve did not answer.",
     "loaded_tokens": "Tokens not computed.", "load_failures": "Loads that ended in recomputing.",
-    "load_blocks": "Blocks read.", "load_bytes": "Bytes read.",
-    "save_blocks": "Blocks that kvarve took or had.", "save_bytes": "Bytes given to kvarve.",
-    "save_dropped_blocks": "Blocks not saved for want of staging.",
-    "save_failed_blocks": "Blocks that kvarve refused or did not answer.",
+    "load_blocks": "Blocks read.", "load_bytes": "Bytes read.", "save_blocks": "Blocks that kvarve took or had.",
+    "save_bytes": "Bytes given to kvarve.", "save_dropped_blocks": "Blocks not saved for want of staging.",
+    "save_failed_blocks": "Blocks that kvarve did not take.", "bypass": "Requests neither read nor written, by reason.",
     "host_path_blocks": "Blocks read, by how they came to the device: host, arena, staging, writable.",
     "device_moves": "Moves of a CUDA device's pages, by how: copies, kernel, staged.",
     "device_moves_without_room": "Moves that waited, or saves dropped, because as many as can be were under way.",
-    "registration_failures": "Pieces of host memory that the CUDA driver refused to register.",
-    "bypass": "Requests neither read nor written, by reason."}
+    "registration_failures": "Pieces of host memory that the CUDA driver refused to register."}
 WITH_REASON = ("bypass", "device_moves", "host_path_blocks", "passive")
 GAUGES = {"pending_saves": "Saves not yet answered.", "passive": "1: unused, for this reason."}
 
@@ -32,8 +30,7 @@ class Stats(KVConnectorStats):
 
     def aggregate(self, other: KVConnectorStats) -> "Stats":
         for key, value in other.data.items():
-            gauge = key.partition("|")[0] in GAUGES
-            self.data[key] = value if gauge else self.data.get(key, 0) + value
+            self.data[key] = value if key.partition("|")[0] in GAUGES else self.data.get(key, 0) + value
         return self
 
     def reduce(self) -> dict[str, int | float]:

@@ -68,8 +68,7 @@ class Worker:
         for kind, value in fault.items():
             block = part.first if kind == "delay_load_ms" else value
             if step in kind and part.first <= block < part.last:
-                self.engine.inject(kind.removesuffix("_ms"), part.keys[block - part.first],
-                                   value / 1e3)
+                self.engine.inject(kind.removesuffix("_ms"), part.keys[block - part.first], value / 1e3)
 
     def wait_for_save(self, meta: Metadata) -> None:
         for save in meta.saves:
