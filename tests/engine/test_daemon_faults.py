@@ -156,7 +156,13 @@ def test_a_blocked_request_asks_ten_times_a_second_at_most(start, own_daemon, pr
     assert 2 <= lookups <= 10 * seconds + 1
     answer = engine.run([blocked])[0]
     assert answer.loaded == 7 * BLOCK
-    assert_same_answer(answer, cold)
+    # Computed in one chunk, as `cold` was, the tail rounds in another way on some processors.
+    assert answer.tokens == cold.tokens
+    assert [token for token, _ in answer.logprobs] == [token for token, _ in cold.logprobs]
+    assert [value for _, value in answer.logprobs] == pytest.approx([value for _, value in cold.logprobs], abs=1e-3)
+    alone = engine.ask(second)
+    assert alone.loaded == 7 * BLOCK
+    assert_same_answer(answer, alone)
 
 
 def test_paused_daemon_costs_its_timeout_then_nothing(start, own_daemon, prompts):
