@@ -377,6 +377,18 @@ TEST(HazardPolicy, StaysWithinItsMemory) {
   EXPECT_LE(policy->MemoryBytes() - tables, uint64_t{kResidents} * 96);
 }
 
+// Blocks 0 to 2 are touched together again and again.
+void TrainOnThree(EvictionPolicy* policy) {
+  for (int n = 0; n < 5000; ++n) {
+    policy->OnRequest({});
+    const uint32_t all[] = {0, 1, 2};
+    policy->OnTouchRun(all);  // from the last to the first
+    BlockTraits newcomer;     // who pays for the learning
+    newcomer.key = 100 + n;
+    policy->OnRefuse(newcomer);
+  }
+}
+
 TEST(HazardPolicy, CostDecidesBetweenEqualChances) {
   for (const uint32_t cheap : {0u, 1u}) {  // touched last, or before the other
     HazardOptions options;
@@ -388,14 +400,7 @@ TEST(HazardPolicy, CostDecidesBetweenEqualChances) {
       policy->OnInsert(id, traits, true);
     }
     policy->OnInsert(2, BlockTraits{}, false);
-    for (int n = 0; n < 5000; ++n) {
-      policy->OnRequest({});
-      const uint32_t all[] = {0, 1, 2};
-      policy->OnTouchRun(all);  // from the last to the first
-      BlockTraits newcomer;     // who pays for the learning
-      newcomer.key = 100 + n;
-      policy->OnRefuse(newcomer);
-    }
+    TrainOnThree(policy.get());
     ASSERT_TRUE(policy->Learning().is_trained);
     EXPECT_EQ(policy->Victim(0), cheap);
   }
@@ -409,14 +414,7 @@ TEST(HazardPolicy, WhatALowerTierHasLeavesFirst) {
   policy->OnInsert(0, BlockTraits{}, true);
   policy->OnInsert(1, BlockTraits{}, true);
   policy->OnInsert(2, BlockTraits{}, false);
-  for (int n = 0; n < 5000; ++n) {
-    policy->OnRequest({});
-    const uint32_t all[] = {0, 1, 2};
-    policy->OnTouchRun(all);  // from the last to the first
-    BlockTraits newcomer;     // who pays for the learning
-    newcomer.key = 100 + n;
-    policy->OnRefuse(newcomer);
-  }
+  TrainOnThree(policy.get());
   ASSERT_TRUE(policy->Learning().is_trained);
   const uint32_t first = policy->Victim(0), other = 1 - first;
   policy->OnCopied(other, true);
