@@ -54,6 +54,8 @@ namespace {
 // A lease short enough to leave room for others, long enough to make round trips rare.
 constexpr uint64_t kGetPieceBytes = 32ull << 20;
 constexpr uint64_t kPutPieceBytes = 16ull << 20;
+// The connection, and its staging with it, may be exchanged while a piece is copied there.
+constexpr int kStagingTries = 3;
 constexpr int64_t kPollNanosMax = 1'000'000;
 
 std::string MakeEngineId() {
@@ -410,19 +412,24 @@ absl::StatusOr<std::vector<PutOutcome>> Client::Put(ClientNamespace ns, const Pu
     const size_t begin = outcomes.size();
     size_t count =
         std::clamp<uint64_t>(kPutPieceBytes / known.block_bytes, 1, chain.keys.size() - begin);
-    absl::StatusOr<Staging> staging = Stage(count * known.block_bytes);
-    while (staging.status().code() == absl::StatusCode::kResourceExhausted && count > 1) {
-      count = (count + 1) / 2;
-      staging = Stage(count * known.block_bytes);
+    absl::StatusOr<std::vector<PutOutcome>> piece = std::vector<PutOutcome>();
+    for (int tries = 0; tries < kStagingTries; ++tries) {
+      absl::StatusOr<Staging> staging = Stage(count * known.block_bytes);
+      while (staging.status().code() == absl::StatusCode::kResourceExhausted && count > 1) {
+        count = (count + 1) / 2;
+        staging = Stage(count * known.block_bytes);
+      }
+      KV_RETURN_IF_ERROR(staging.status());
+      for (size_t i = 0; i < count; ++i) {
+        // Past this core's caches: the daemon may read it on another, for which dirty lines are
+        // far.
+        StreamCopy(staging->data() + i * known.block_bytes, sources[begin + i], known.block_bytes);
+      }
+      piece = PutStaged(ns, SubChain(chain, begin, count), *std::move(staging));
+      if (!absl::IsFailedPrecondition(piece.status())) break;
     }
-    KV_RETURN_IF_ERROR(staging.status());
-    for (size_t i = 0; i < count; ++i) {
-      // Past this core's caches: the daemon may read it on another, for which dirty lines are far.
-      StreamCopy(staging->data() + i * known.block_bytes, sources[begin + i], known.block_bytes);
-    }
-    KV_ASSIGN_OR_RETURN(const std::vector<PutOutcome> piece,
-                        PutStaged(ns, SubChain(chain, begin, count), *std::move(staging)));
-    outcomes.insert(outcomes.end(), piece.begin(), piece.end());
+    KV_RETURN_IF_ERROR(piece.status());
+    outcomes.insert(outcomes.end(), piece->begin(), piece->end());
     if (!Stored(outcomes.back())) break;
   }
   outcomes.resize(chain.keys.size(), PutOutcome::kRejectedParent);

@@ -2,6 +2,11 @@
 // daemon, whose staging is used up and comes back; another client passes the time.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <functional>
 
 #include "client/cpp/faults_fixture_testing.h"
 
@@ -74,6 +79,66 @@ TEST_F(FaultsTest, StagingThatWasUsedUpIsGivenLaterWithoutAnyCallFailing) {
   const FakeDaemon::Seen seen = daemon_->seen();
   EXPECT_EQ(seen.byes.size(), static_cast<size_t>(seen.hellos.at("us")));
   for (const auto& [session, token] : seen.byes) EXPECT_EQ(session, 0u);
+}
+
+// A page that runs something when it is first read, in the thread that reads it.
+class TrapPage {
+ public:
+  TrapPage(std::span<const std::byte> bytes, std::function<void()> at_first_read) {
+    KV_CHECK(bytes.size() <= kBytes && trap_ == nullptr);
+    page_ = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    KV_CHECK(page_ != MAP_FAILED);
+    std::memcpy(page_, bytes.data(), bytes.size());
+    KV_CHECK(::mprotect(page_, kBytes, PROT_NONE) == 0);
+    at_first_read_ = std::move(at_first_read);
+    trap_ = this;
+    struct sigaction action = {};
+    action.sa_handler = &OnFault;
+    action.sa_flags = SA_RESETHAND | SA_NODEFER;  // a second fault ends the test
+    KV_CHECK(::sigaction(SIGSEGV, &action, &before_) == 0);
+  }
+  ~TrapPage() {
+    ::sigaction(SIGSEGV, &before_, nullptr);
+    ::munmap(page_, kBytes);
+    trap_ = nullptr;
+  }
+  TrapPage(const TrapPage&) = delete;
+  TrapPage& operator=(const TrapPage&) = delete;
+  const std::byte* data() const { return static_cast<const std::byte*>(page_); }
+
+ private:
+  static constexpr size_t kBytes = 64 << 10;
+  // The fault is this thread's own, of a plain copy that holds nothing: more may be done than in
+  // other signal handlers.
+  static void OnFault(int) {
+    KV_CHECK(::mprotect(trap_->page_, kBytes, PROT_READ) == 0);
+    trap_->at_first_read_();
+  }
+  static inline TrapPage* trap_ = nullptr;
+  void* page_;
+  std::function<void()> at_first_read_;
+  struct sigaction before_;
+};
+
+TEST_F(FaultsTest, APutWhoseStagingIsExchangedMeanwhileIsStagedAgain) {
+  StartDaemon();
+  Connect();
+  const std::vector<std::byte> block = TestBlock(0);
+  int reads = 0;
+  const TrapPage source(block, [&] {
+    ++reads;
+    daemon_->HangUp();
+    WaitReconnected(1);
+  });
+  const std::byte* const from = source.data();
+  const auto put = client_->Put(ns_, {.keys = TestKeys(0, 1)}, {&from, 1});
+  EXPECT_EQ(reads, 1);
+  ASSERT_TRUE(put.ok()) << put.status();
+  EXPECT_EQ(*put, std::vector<PutOutcome>{PutOutcome::kStored});
+  std::vector<std::byte> got(kBlock);
+  std::byte* const to = got.data();
+  ASSERT_EQ(*client_->Get(ns_, TestKeys(0, 1), {&to, 1}), 1u);
+  EXPECT_EQ(got, block);
 }
 
 }  // namespace
