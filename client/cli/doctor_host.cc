@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -60,12 +61,23 @@ uint64_t MeminfoNumber(const std::string& meminfo, const std::string& name) {
              : std::strtoull(meminfo.c_str() + at + name.size() + 1, nullptr, 10);
 }
 
+// Since Linux 6.1 kvarved asks for single huge pages (MADV_COLLAPSE), which `never` does not
+// refuse.
+bool CanCollapse(const HostView& host) {
+  int major = 0, minor = 0;
+  const std::string release = host.Read("/proc/sys/kernel/osrelease");
+  return std::sscanf(release.c_str(), "%d.%d", &major, &minor) == 2 &&
+         (major > 6 || (major == 6 && minor >= 1));
+}
+
 void CheckPages(const HostView& host, Findings* findings) {
   const std::string meminfo = host.Read("/proc/meminfo");
   const uint64_t total = MeminfoNumber(meminfo, "HugePages_Total"),
                  free = MeminfoNumber(meminfo, "HugePages_Free");
   const std::string thp = Chosen(host.Read("/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
-  const bool has_thp = thp == "always" || thp == "advise" || thp == "within_size" || thp == "force";
+  const bool collapses = thp == "never" && CanCollapse(host);
+  const bool has_thp =
+      thp == "always" || thp == "advise" || thp == "within_size" || thp == "force" || collapses;
   const std::string reserved =
       absl::StrFormat("%d of %d reserved huge pages are free", free, total);
   if (total > 0) {
@@ -77,7 +89,9 @@ void CheckPages(const HostView& host, Findings* findings) {
   }
   findings->push_back({"host", "transparent huge pages for shared memory",
                        has_thp || total > 0 ? Level::kOk : Level::kWarning,
-                       thp.empty() ? "this kernel has none" : thp,
+                       thp.empty() ? "this kernel has none"
+                       : collapses ? "never; kvarved asks for single ones"
+                                   : thp,
                        has_thp || total > 0 || thp.empty()
                            ? ""
                            : "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"});

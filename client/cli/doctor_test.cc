@@ -89,8 +89,23 @@ TEST_F(DoctorTest, PagesAreGoodWhenEitherKindIsThere) {
             "advise");
 }
 
+TEST_F(DoctorTest, SingleHugePagesAreAskedForSinceLinux61UnlessDenied) {
+  Write("/proc/meminfo", "HugePages_Total:       0\n");
+  Write(kShmem, "always within_size advise [never] deny force\n");
+  Write("/proc/sys/kernel/osrelease", "6.1.0-28-amd64\n");
+  CheckHost(host_, &findings_);
+  Expect(findings_, "huge pages", Level::kOk);
+  EXPECT_EQ(Expect(findings_, "transparent huge pages for shared memory", Level::kOk).text,
+            "never; kvarved asks for single ones");
+  findings_.clear();
+  Write(kShmem, "always within_size advise never [deny] force\n");
+  CheckHost(host_, &findings_);
+  Expect(findings_, "transparent huge pages for shared memory", Level::kWarning);
+}
+
 TEST_F(DoctorTest, NoLargePagesAreAWarning) {
   Write("/proc/meminfo", "HugePages_Total:       0\n");
+  Write("/proc/sys/kernel/osrelease", "5.15.0-91-generic\n");
   Write(kShmem, "always within_size advise [never] deny force\n");
   CheckHost(host_, &findings_);
   EXPECT_THAT(Expect(findings_, "huge pages", Level::kWarning).action,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/base/huge_pages.h"
 
 namespace kvarve::client {
 
@@ -38,10 +39,10 @@ absl::Status PoolMap::Add(uint64_t chunk, uint64_t bytes, int fd) {
   // A daemon that trusts this host's processes hands out memory that can be mapped writable.
   bool is_writable = observer_ != nullptr && observer_->WantsWritableChunks();
   void* data = MAP_FAILED;
-  if (is_writable) data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (is_writable) data = MapShared(fd, bytes, PROT_READ | PROT_WRITE);
   if (data == MAP_FAILED) {
     is_writable = false;
-    data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    data = MapShared(fd, bytes, PROT_READ);
   }
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(

@@ -39,7 +39,7 @@ class AccessRecorderTest : public ::testing::TestWithParam<std::string_view> {
     CacheOptions options;
     options.policy = policy;
     options.arena.capacity_bytes = kExtentBytes;
-    options.arena.hugetlb = false;
+    options.arena.huge_pages = false;
     options.arena.prefault = false;
     options.on_access = [recorder](const CacheAccess& access) { recorder->Record(access); };
     return *Cache::Create(options);

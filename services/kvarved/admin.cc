@@ -152,7 +152,7 @@ Json StatusJson(const Call& call, const LiveState& live, int64_t uptime_nanos) {
         {"staging_total_bytes", call.options.local.staging_bytes_total}}}};
   if (const absl::StatusOr<HostMemory> host = ReadHostMemory(); host.ok()) {
     json["host_budget_bytes"] = host->BudgetBytes(stats.arena.chunk_bytes) +
-                                (call.options.cache.arena.hugetlb ? host->free_huge_bytes : 0);
+                                (call.options.cache.arena.huge_pages ? host->free_huge_bytes : 0);
   }
   if (stats.devices.has_value()) json["nvme"] = DeviceStatusJson(*stats.devices);
   return json;
@@ -191,7 +191,7 @@ absl::StatusOr<Json> Resize(const Call& call) {
   KV_ASSIGN_OR_RETURN(const HostMemory host, ReadHostMemory());
   KV_ASSIGN_OR_RETURN(uint64_t bytes, WantedBytes(*capacity, host, before.chunk_bytes));
   KV_RETURN_IF_ERROR(
-      CheckArenaBytes(host, bytes, before.chunk_bytes, call.options.cache.arena.hugetlb));
+      CheckArenaBytes(host, bytes, before.chunk_bytes, call.options.cache.arena.huge_pages));
   bytes = bytes / kExtentBytes * kExtentBytes;
   KV_RETURN_IF_ERROR(call.cache.Resize(bytes));
   const ArenaStats after = call.cache.Stats().arena;

@@ -27,7 +27,7 @@ class AdminTest : public ::testing::Test {
     options_.version = "1.2.3";
     options_.cache.arena.capacity_bytes = 4 * kExtentBytes;
     options_.cache.arena.chunk_bytes = kExtentBytes;
-    options_.cache.arena.hugetlb = false;
+    options_.cache.arena.huge_pages = false;
     options_.cache.arena.prefault = false;
     cache_ = *Cache::Create(options_.cache);
     options_.metrics = *ParseListenAddress("127.0.0.1:0");

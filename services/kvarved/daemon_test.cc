@@ -29,7 +29,7 @@ class DaemonTest : public ::testing::Test {
     folder_ = name;
     options_.version = "1.2.3";
     options_.cache.arena.capacity_bytes = kExtentBytes;
-    options_.cache.arena.hugetlb = false;
+    options_.cache.arena.huge_pages = false;
     options_.cache.arena.prefault = false;
     options_.cache.arena.hold_dropped = true;
     options_.local.socket_path = folder_ + "/run/kvarved.sock";

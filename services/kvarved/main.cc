@@ -85,7 +85,7 @@ uint64_t PageBytesNow(const ArenaOptions& arena) {
   constexpr uint64_t kHugePageBytes = 2 * kMiB;
   uint64_t free_pages = 0;
   std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> free_pages;
-  if (arena.hugetlb && free_pages * kHugePageBytes >= arena.chunk_bytes) return kHugePageBytes;
+  if (arena.huge_pages && free_pages * kHugePageBytes >= arena.chunk_bytes) return kHugePageBytes;
   return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 

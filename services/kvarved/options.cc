@@ -119,8 +119,8 @@ absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemo
   CacheOptions cache;
   const Capacity capacity = config.CapacityOf(kCapacity);
   const uint64_t bytes = capacity.Of(host.BudgetBytes());
-  cache.arena.hugetlb = config.Bool("arena.huge_pages");
-  const absl::Status fits = CheckArenaBytes(host, bytes, 0, cache.arena.hugetlb);
+  cache.arena.huge_pages = config.Bool("arena.huge_pages");
+  const absl::Status fits = CheckArenaBytes(host, bytes, 0, cache.arena.huge_pages);
   if (!fits.ok()) {
     const absl::Status wrong = Wrong(config, kCapacity, ToStd(fits.message()));
     return absl::Status(fits.code(), wrong.message());
@@ -132,7 +132,7 @@ absl::StatusOr<CacheOptions> CacheOptionsOf(const Config& config, const HostMemo
   cache.arena.prefault = config.Bool("arena.prefault");
   cache.arena.is_writable = config.Text("arena.trust") == "writable";
   cache.arena.hold_dropped = true;  // the local plane says when no client maps a chunk any more
-  cache.arena.available_bytes = HostAvailableBytes(cache.arena.hugetlb);
+  cache.arena.available_bytes = HostAvailableBytes(cache.arena.huge_pages);
   cache.max_entries = static_cast<uint64_t>(config.Int("cache.max_entries"));
   cache.policy = config.Text("cache.policy");
   cache.prefer_recompute = config.Bool("nvme.prefer_recompute");

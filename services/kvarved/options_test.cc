@@ -139,7 +139,7 @@ TEST(DaemonOptionsTest, EverySettingArrives) {
   EXPECT_EQ(local.poll_nanos, 6'000);
   EXPECT_EQ(options->cache.arena.capacity_bytes, 1u << 30);
   EXPECT_EQ(options->cache.arena.chunk_bytes, 64u << 20);
-  EXPECT_FALSE(options->cache.arena.hugetlb);
+  EXPECT_FALSE(options->cache.arena.huge_pages);
   EXPECT_FALSE(options->cache.arena.prefault);
   EXPECT_EQ(options->cache.max_entries, 5000u);
   EXPECT_EQ(options->cache.max_namespaces_per_tenant, 7u);

@@ -31,7 +31,7 @@ class PolicyFileTest : public ::testing::Test {
     CacheOptions options;
     options.policy = std::move(policy);
     options.arena.capacity_bytes = kExtentBytes;
-    options.arena.hugetlb = false;
+    options.arena.huge_pages = false;
     options.arena.prefault = false;
     return *Cache::Create(options);
   }

@@ -209,7 +209,8 @@ const Metric kMetrics[] = {
     {"kvarve_arena_wasted_bytes", kGauge, "", "Ends of extents that no block fits in.",
      [](Snapshot s, Out out) { out.Add(s.cache.arena.wasted_bytes); }},
     {"kvarve_arena_page_size_bytes", kGauge, "pool",
-     "Page size of the pool's newest chunk: 2097152 with huge pages.", CollectPages},
+     "Page size of what was made present last in the pool's newest chunk: 2097152 with huge pages.",
+     CollectPages},
     {"kvarve_evicted_blocks_total", kCounter, "tier, reason",
      "Blocks that left: capacity to make room or after a resize, reclaim to free a whole extent, "
      "invalidate on request.",

@@ -22,7 +22,7 @@ class BlockStoreTest : public ::testing::Test {
     CacheOptions options;
     options.arena.capacity_bytes = 2 * kExtentBytes;
     options.arena.chunk_bytes = kExtentBytes;
-    options.arena.hugetlb = false;
+    options.arena.huge_pages = false;
     options.arena.prefault = false;
     cache_ = *Cache::Create(options);
     BlockStoreOptions store;

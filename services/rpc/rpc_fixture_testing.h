@@ -46,7 +46,7 @@ class RpcFixture : public ::testing::Test {
     options_.auth.default_tenant = "team";
     cache_options_.arena.capacity_bytes = 128ull << 20;
     cache_options_.arena.chunk_bytes = 32ull << 20;
-    cache_options_.arena.hugetlb = false;
+    cache_options_.arena.huge_pages = false;
     cache_options_.arena.prefault = false;
     cache_options_.event_window = 1024;
     store_options_.complete = [](const std::string& tenant, NamespaceDescriptor descriptor,

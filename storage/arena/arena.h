@@ -53,16 +53,16 @@ struct ChunkInfo {
   PoolId pool = 0;
   std::shared_ptr<const UniqueFd> fd;  // O_RDONLY re-open of the sealed memfd
   uint64_t bytes = 0;
-  uint64_t page_bytes = 0;  // 2 MiB with hugetlb, else 4096 (THP is asked for by madvise)
+  uint64_t page_bytes = 0;  // of what was made present last: 2 MiB or 4096
   ChunkState state = ChunkState::kActive;
 };
 
 struct ArenaOptions {
   uint64_t capacity_bytes = 0;
   uint64_t chunk_bytes =
-      256ull << 20;           // multiple of kExtentBytes; cut to the capacity when that is smaller
-  bool hugetlb = true;        // use reserved huge pages when there are enough
-  bool prefault = true;       // touch pages of new chunks in a background thread
+      256ull << 20;        // multiple of kExtentBytes; cut to the capacity when that is smaller
+  bool huge_pages = true;  // of 2 MiB: reserved ones when there are enough, else by MADV_COLLAPSE
+  bool prefault = true;    // touch pages of new chunks in a background thread
   bool hold_dropped = false;  // see Dropped()
   bool is_writable = false;   // whoever gets a chunk's descriptor can map it writable
   // Bytes that the host can still give (MemAvailable and the cgroup); asked before a chunk is made,

@@ -29,8 +29,8 @@ ArenaChunk* Arena::Rep::AddChunk(PoolId pool) {
       return nullptr;
     }
   }
-  auto memory = ChunkMemory::Create(absl::StrFormat("kvarve-pool-%d", pool), bytes, options.hugetlb,
-                                    options.is_writable);
+  auto memory = ChunkMemory::Create(absl::StrFormat("kvarve-pool-%d", pool), bytes,
+                                    options.huge_pages, options.is_writable);
   if (!memory.ok()) return nullptr;
 
   auto chunk = std::make_unique<Chunk>();

@@ -34,7 +34,7 @@ class ArenaModel : public testing::TestWithParam<int> {
     random_.seed(seed);
     options_.capacity_bytes = kCapacity;
     options_.chunk_bytes = kExtentBytes * (1 + random_() % 4);
-    options_.hugetlb = false;
+    options_.huge_pages = false;
     options_.prefault = random_() % 2 == 0;
     options_.hold_dropped = random_() % 2 == 0;
     auto arena = Arena::Create(options_);

@@ -26,7 +26,7 @@ ArenaOptions Options(uint64_t capacity, uint64_t chunk) {
   ArenaOptions options;
   options.capacity_bytes = capacity;
   options.chunk_bytes = chunk;
-  options.hugetlb = false;
+  options.huge_pages = false;
   options.prefault = false;
   return options;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "storage/base/huge_pages.h"
 #include "storage/base/status_macros.h"
 
 // Newer than the headers of the oldest supported C library.
@@ -25,7 +26,8 @@ namespace kvarve {
 namespace {
 
 constexpr uint64_t kSmallPageBytes = 4096;
-constexpr uint64_t kHugePageBytes = 2ull << 20;
+// In a row; then the kernel has none to give, and looking for one costs time.
+constexpr int kMaxCollapseFailures = 4;
 
 absl::Status Failed(const char* call, uint64_t bytes) {
   const int error = errno;
@@ -54,7 +56,7 @@ absl::StatusOr<Mapped> Map(const std::string& name, uint64_t bytes, uint64_t pag
     return Failed("ftruncate", bytes);
   }
   // Huge pages are reserved here: ENOMEM when the host has too few.
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, mapped.fd.get(), 0);
+  void* base = MapShared(mapped.fd.get(), bytes, PROT_READ | PROT_WRITE);
   if (base == MAP_FAILED) return Failed("mmap", bytes);
   mapped.base = static_cast<std::byte*>(base);
   // A reservation says nothing about a cgroup that forbids huge pages: there the first touch is a
@@ -67,19 +69,29 @@ absl::StatusOr<Mapped> Map(const std::string& name, uint64_t bytes, uint64_t pag
   return mapped;
 }
 
+bool PopulateSmall(std::byte* at, uint64_t size) {
+  int rc;
+  do {
+    rc = ::madvise(at, size, MADV_POPULATE_WRITE);
+  } while (rc != 0 && errno == EINTR);
+  return rc == 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<ChunkMemory>> ChunkMemory::Create(const std::string& name,
-                                                                 uint64_t bytes, bool hugetlb,
+                                                                 uint64_t bytes, bool huge_pages,
                                                                  bool is_writable) {
   KV_CHECK(bytes > 0 && bytes % kHugePageBytes == 0);
   absl::StatusOr<Mapped> mapped = absl::ResourceExhaustedError("");
-  if (hugetlb) mapped = Map(name, bytes, kHugePageBytes);
+  if (huge_pages) mapped = Map(name, bytes, kHugePageBytes);
   if (!mapped.ok()) mapped = Map(name, bytes, kSmallPageBytes);
   if (!mapped.ok()) return mapped.status();
 
-  std::shared_ptr<ChunkMemory> memory(new ChunkMemory(mapped->base, bytes, mapped->page_bytes));
-  if (memory->page_bytes_ == kSmallPageBytes) ::madvise(memory->base_, bytes, MADV_HUGEPAGE);
+  const bool is_reserved = mapped->page_bytes == kHugePageBytes;
+  std::shared_ptr<ChunkMemory> memory(
+      new ChunkMemory(mapped->base, bytes, mapped->page_bytes, huge_pages && !is_reserved));
+  if (!is_reserved) ::madvise(memory->base_, bytes, MADV_HUGEPAGE);
   // Prompts of users are in here: neither core dumps nor forked children get them.
   if (::madvise(memory->base_, bytes, MADV_DONTDUMP) != 0 ||
       ::madvise(memory->base_, bytes, MADV_DONTFORK) != 0) {
@@ -97,15 +109,38 @@ absl::StatusOr<std::shared_ptr<ChunkMemory>> ChunkMemory::Create(const std::stri
   return memory;
 }
 
+ChunkMemory::ChunkMemory(std::byte* base, uint64_t bytes, uint64_t page_bytes, bool collapses)
+    : base_(base),
+      bytes_(bytes),
+      page_bytes_(page_bytes),
+      collapse_failures_left_(collapses ? kMaxCollapseFailures : 0) {}
+
 ChunkMemory::~ChunkMemory() { ::munmap(base_, bytes_); }
 
 bool ChunkMemory::Populate(uint64_t offset, uint64_t size) const {
   KV_CHECK(offset <= bytes_ && size <= bytes_ - offset);
-  int rc;
-  do {
-    rc = ::madvise(base_ + offset, size, MADV_POPULATE_WRITE);
-  } while (rc != 0 && errno == EINTR);
-  return rc == 0;
+  while (size > 0) {
+    const bool by_huge_pages = collapse_failures_left_.load(std::memory_order_relaxed) > 0 &&
+                               offset % kHugePageBytes == 0 && size >= kHugePageBytes;
+    const uint64_t step = by_huge_pages ? kHugePageBytes : size;
+    if (!(by_huge_pages && Collapse(base_ + offset)) && !PopulateSmall(base_ + offset, step)) {
+      return false;
+    }
+    offset += step;
+    size -= step;
+  }
+  return true;
+}
+
+bool ChunkMemory::Collapse(std::byte* at) const {
+  const bool is_huge = PopulateHugePage(at);
+  if (is_huge) {
+    collapse_failures_left_.store(kMaxCollapseFailures, std::memory_order_relaxed);
+  } else {
+    collapse_failures_left_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  page_bytes_.store(is_huge ? kHugePageBytes : kSmallPageBytes, std::memory_order_relaxed);
+  return is_huge;
 }
 
 }  // namespace kvarve

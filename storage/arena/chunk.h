@@ -7,8 +7,8 @@
 //
 // OWNS: the mapping and the read-only descriptor. The last reference unmaps, which takes about 60
 // ms a GiB: drop it where nobody waits (PageWorker). THREADS: any; the object does not change after
-// Create but for `cancelled`. BLOCKS: Create: microseconds (no page is touched but one, with huge
-// pages); Populate: as pages are zeroed.
+// Create but for `cancelled` and the size of its pages. BLOCKS: Create: microseconds (no page is
+// touched but one, with reserved huge pages); Populate: as pages are zeroed.
 #ifndef KVARVE_STORAGE_ARENA_CHUNK_H_
 #define KVARVE_STORAGE_ARENA_CHUNK_H_
 
@@ -26,11 +26,11 @@ namespace kvarve {
 
 class ChunkMemory {
  public:
-  // `name` shows in /proc/PID/maps. With `hugetlb`, 2 MiB pages if the host has reserved enough of
-  // them; else small pages with transparent huge pages asked for. ResourceExhausted, with errno's
-  // text: no memfd, no mapping.
+  // `name` shows in /proc/PID/maps. With `huge_pages`, 2 MiB pages: reserved ones if the host
+  // has enough of them, else Populate asks for single ones. Without: what the host gives by itself.
+  // ResourceExhausted, with errno's text: no memfd, no mapping.
   static absl::StatusOr<std::shared_ptr<ChunkMemory>> Create(const std::string& name,
-                                                             uint64_t bytes, bool hugetlb,
+                                                             uint64_t bytes, bool huge_pages,
                                                              bool is_writable = false);
   ~ChunkMemory();
   ChunkMemory(const ChunkMemory&) = delete;
@@ -38,7 +38,8 @@ class ChunkMemory {
 
   std::byte* base() const { return base_; }
   uint64_t bytes() const { return bytes_; }
-  uint64_t page_bytes() const { return page_bytes_; }
+  // Of what was made present last: 2 MiB or 4096. One that the host gave by itself is not seen.
+  uint64_t page_bytes() const { return page_bytes_.load(std::memory_order_relaxed); }
   const std::shared_ptr<const UniqueFd>& fd() const { return fd_; }
 
   // Makes the pages of [offset, offset + size) present without changing their contents. False when
@@ -50,12 +51,13 @@ class ChunkMemory {
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
  private:
-  ChunkMemory(std::byte* base, uint64_t bytes, uint64_t page_bytes)
-      : base_(base), bytes_(bytes), page_bytes_(page_bytes) {}
+  ChunkMemory(std::byte* base, uint64_t bytes, uint64_t page_bytes, bool collapses);
+  bool Collapse(std::byte* at) const;
 
   std::byte* const base_;
   const uint64_t bytes_;
-  const uint64_t page_bytes_;
+  mutable std::atomic<uint64_t> page_bytes_;
+  mutable std::atomic<int> collapse_failures_left_;
   std::shared_ptr<const UniqueFd> fd_;
   std::atomic<bool> cancelled_{false};
 };

@@ -26,7 +26,7 @@ namespace {
 constexpr uint64_t kBytes = 32ull << 20;
 
 std::shared_ptr<ChunkMemory> MakeChunk() {
-  auto memory = ChunkMemory::Create("chunk-test", kBytes, /*hugetlb=*/false);
+  auto memory = ChunkMemory::Create("chunk-test", kBytes, /*huge_pages=*/false);
   EXPECT_TRUE(memory.ok()) << memory.status();
   return *memory;
 }
@@ -85,7 +85,8 @@ TEST(ChunkMemoryTest, HandedOutDescriptorIsReadOnlyAndSealed) {
 
 // arena.trust: writable. It can be mapped writable, and still neither shrinks nor takes new seals.
 TEST(ChunkMemoryTest, AWritableChunkCanBeMappedWritableAndNotShrink) {
-  auto memory = ChunkMemory::Create("chunk-test", kBytes, /*hugetlb=*/false, /*is_writable=*/true);
+  auto memory =
+      ChunkMemory::Create("chunk-test", kBytes, /*huge_pages=*/false, /*is_writable=*/true);
   ASSERT_TRUE(memory.ok()) << memory.status();
   const int fd = (*memory)->fd()->get();
   void* const map = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -139,7 +140,7 @@ TEST(ChunkMemoryTest, MapIsNeitherDumpedNorForked) {
 
 TEST(ChunkMemoryTest, MissingHugePagesFallBack) {
   // Larger than any reservation: 1 TiB of address space, of which no page is touched.
-  auto memory = ChunkMemory::Create("chunk-test", 1ull << 40, /*hugetlb=*/true);
+  auto memory = ChunkMemory::Create("chunk-test", 1ull << 40, /*huge_pages=*/true);
   if (!memory.ok()) GTEST_SKIP() << "the host maps no 1 TiB: " << memory.status();
   EXPECT_EQ(4096u, (*memory)->page_bytes());
   EXPECT_EQ(0u, ResidentBytes((*memory)->fd()->get()));
@@ -152,7 +153,7 @@ TEST(ChunkMemoryTest, ReservedHugePagesAreUsedAndSealedAlike) {
     if (line.rfind("HugePages_Free:", 0) == 0) free_pages = std::stoull(line.substr(15));
   }
   if (free_pages < kBytes >> 21) GTEST_SKIP() << "no reserved huge pages (vm.nr_hugepages)";
-  auto memory = ChunkMemory::Create("chunk-test", kBytes, /*hugetlb=*/true);
+  auto memory = ChunkMemory::Create("chunk-test", kBytes, /*huge_pages=*/true);
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_EQ(2u << 20, (*memory)->page_bytes());
   ExpectNoWayToWrite((*memory)->fd()->get());
@@ -167,6 +168,20 @@ TEST(ChunkMemoryTest, PopulateTouchesTheRangeAndKeepsTheBytes) {
   if (!memory->Populate(8 << 20, 4 << 20)) GTEST_SKIP() << "no MADV_POPULATE_WRITE here";
   EXPECT_EQ(4u << 20, ResidentBytes(memory->fd()->get()));
   EXPECT_EQ(std::byte{42}, memory->base()[8 << 20]);
+}
+
+// Whole huge pages of the range where the kernel gives them, small ones at its ends.
+TEST(ChunkMemoryTest, PopulateGivesHugePagesOfTheRangeAndNoMore) {
+  auto memory = ChunkMemory::Create("chunk-test", kBytes, /*huge_pages=*/true);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  (*memory)->base()[8 << 20] = std::byte{42};
+  if (!(*memory)->Populate(8 << 20, 5 << 20)) GTEST_SKIP() << "no MADV_POPULATE_WRITE here";
+  EXPECT_EQ(std::byte{42}, (*memory)->base()[8 << 20]);
+  const uint64_t page_bytes = (*memory)->page_bytes();
+  EXPECT_TRUE(page_bytes == 4096 || page_bytes == 2 << 20) << page_bytes;
+  // Reserved pages are whole ones, and not counted here.
+  const uint64_t resident = ResidentBytes((*memory)->fd()->get());
+  EXPECT_TRUE(resident == 5 << 20 || page_bytes != 4096) << resident;
 }
 
 TEST(PageWorkerTest, TouchesWhatIsAskedForAndNoMore) {

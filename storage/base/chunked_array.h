@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "storage/base/huge_pages.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
@@ -30,7 +31,6 @@ class ChunkedArray {
  public:
   static constexpr size_t kChunkBytes = sizeof(T) * kChunkElements;
   static constexpr size_t kPageBytes = 4096;
-  static constexpr size_t kHugePageBytes = 2u << 20;
   static_assert(kChunkBytes % kPageBytes == 0, "chunks are whole pages");
   static_assert(!kHuge || kChunkBytes == kHugePageBytes);
 

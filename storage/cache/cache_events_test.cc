@@ -33,7 +33,7 @@ class CacheEventsTest : public testing::Test {
   void Make(size_t event_window) {
     CacheOptions options;
     options.arena.capacity_bytes = kCapacityBlocks * kBlockBytes;
-    options.arena.hugetlb = false;
+    options.arena.huge_pages = false;
     options.arena.prefault = false;
     options.event_window = event_window;
     cache_ = *Cache::Create(options);

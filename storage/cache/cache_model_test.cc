@@ -158,7 +158,7 @@ TEST_P(CacheModel, AgreesOnEveryAnswer) {
   std::mt19937_64 rng(seed);
   CacheOptions options;
   options.arena.capacity_bytes = 64ull << 20;
-  options.arena.hugetlb = false;
+  options.arena.huge_pages = false;
   options.lease_bytes_max = 40 * kBlockBytes;
   auto cache = Cache::Create(options);
   ASSERT_TRUE(cache.ok()) << cache.status();

@@ -38,7 +38,7 @@ class Node {
     CacheOptions options;
     options.policy = policy;
     options.arena.capacity_bytes = slots * kBlockBytes;
-    options.arena.hugetlb = false;
+    options.arena.huge_pages = false;
     options.arena.prefault = false;
     options.seed = 7;
     auto cache = Cache::Create(options);

@@ -47,7 +47,7 @@ class CacheQuotaTest : public ::testing::Test {
   CacheQuotaTest() {
     options_.arena.capacity_bytes = 256 * kMi;
     options_.arena.chunk_bytes = 32 * kMi;
-    options_.arena.hugetlb = false;
+    options_.arena.huge_pages = false;
     options_.arena.prefault = false;
     options_.max_entries = 1 << 20;
     options_.clock = &clock_;

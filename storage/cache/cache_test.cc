@@ -42,7 +42,7 @@ class CacheTest : public testing::Test {
     CacheOptions options;
     options.arena.capacity_bytes = capacity;
     options.arena.chunk_bytes = chunk;
-    options.arena.hugetlb = false;
+    options.arena.huge_pages = false;
     options.clock = &clock_;
     auto cache = Cache::Create(options);
     ASSERT_TRUE(cache.ok()) << cache.status();

@@ -93,7 +93,7 @@ TEST(DeviceMemoryTest, TheCacheReadsIntoIt) {
   CacheOptions options;
   options.arena.capacity_bytes = 64 << 20;
   options.arena.chunk_bytes = 32 << 20;
-  options.arena.hugetlb = false;
+  options.arena.huge_pages = false;
   options.devices.drive_writes_per_day = 0;
   auto cache = *Cache::Create(options);
   auto device = OpenDevice(path, {});

@@ -84,7 +84,7 @@ class TestNode {
     CacheOptions options;
     options.arena.capacity_bytes = options_.host_bytes;
     options.arena.chunk_bytes = 32 * kMiBytes;
-    options.arena.hugetlb = false;
+    options.arena.huge_pages = false;
     options.quotas = options_.quotas;
     options.devices.catalogue = catalogue_.get();
     options.devices.dirty_bytes_max = options_.dirty_bytes;

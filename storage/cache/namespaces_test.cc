@@ -36,7 +36,7 @@ std::unique_ptr<Cache> MakeCache(uint32_t per_tenant, size_t event_window = 0) {
   CacheOptions options;
   options.arena.capacity_bytes = 256ull << 20;
   options.arena.chunk_bytes = 32ull << 20;
-  options.arena.hugetlb = false;
+  options.arena.huge_pages = false;
   options.arena.prefault = false;
   options.max_namespaces_per_tenant = per_tenant;
   options.event_window = event_window;

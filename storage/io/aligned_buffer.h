@@ -12,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "storage/base/huge_pages.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
 #include "storage/io/io_request.h"
@@ -45,8 +46,6 @@ class AlignedBuffer {
   std::span<std::byte> span() const { return {data_, bytes_}; }
 
  private:
-  static constexpr size_t kHugePageBytes = 2u << 20;
-
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
 };

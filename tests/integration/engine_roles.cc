@@ -192,7 +192,7 @@ int DaemonRole(const Stage& stage) {
   CacheOptions cache_options;
   cache_options.arena.capacity_bytes = 64 * kMiB;
   cache_options.arena.chunk_bytes = 32 * kMiB;
-  cache_options.arena.hugetlb = false;
+  cache_options.arena.huge_pages = false;
   cache_options.arena.prefault = false;
   cache_options.arena.hold_dropped = true;
   cache_options.arena.is_writable = stage.args.size() > 1 && stage.args[1] == "writable";

@@ -3,14 +3,11 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <utility>
 
-#include "client/local/socket.h"
 #include "storage/base/status_macros.h"
 #include "tests/perf/bench_table.h"
 
@@ -23,11 +20,8 @@ BarePing::BarePing(Options options)
   socket_.reset(pair[0]);
   UniqueFd other(pair[1]);
   const int buffer_bytes = 1 << 20;
-  const timeval limit{10, 0};
   for (int socket : pair) {
     ::setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof(buffer_bytes));
-    if (!options_.as_the_plane_asks) continue;
-    ::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   }
   pid_ = ::fork();
   KV_CHECK(pid_ >= 0);
@@ -40,7 +34,6 @@ BarePing::BarePing(Options options)
 void BarePing::Answer(int socket) {
   while (true) {
     const ssize_t got = ::recv(socket, request_.data(), request_.size(), 0);
-    if (got < 0 && errno == EAGAIN) continue;
     if (got <= 0) break;
     if (options_.work) options_.work(request_, reply_);
     if (::send(socket, reply_.data(), reply_.size(), MSG_NOSIGNAL) < 0) break;
@@ -53,23 +46,12 @@ BarePing::~BarePing() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-ssize_t BarePing::ReceiveReply() {
-  if (!options_.as_the_plane_asks) return ::recv(socket_.get(), reply_.data(), reply_.size(), 0);
-  iovec part{reply_.data(), reply_.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(local::kMaxFdsPerMessage * sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  return ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
-}
-
 double BarePing::RoundTripMicros() {
   const double start = NowMicros();
   KV_CHECK(::send(socket_.get(), request_.data(), request_.size(), MSG_NOSIGNAL) ==
            static_cast<ssize_t>(request_.size()));
-  KV_CHECK(ReceiveReply() == static_cast<ssize_t>(reply_.size()));
+  KV_CHECK(::recv(socket_.get(), reply_.data(), reply_.size(), 0) ==
+           static_cast<ssize_t>(reply_.size()));
   return NowMicros() - start;
 }
 

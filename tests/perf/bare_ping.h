@@ -19,9 +19,6 @@ class BarePing {
   struct Options {
     size_t request_bytes = 0;
     size_t reply_bytes = 0;
-    // Both receives have a time limit, and the client's has room for descriptors: what any client
-    // of the data plane asks of the kernel.
-    bool as_the_plane_asks = false;
     // What the answering process does before each answer; null: nothing.
     std::function<void(std::span<const char> request, std::span<char> reply)> work;
   };
@@ -39,7 +36,6 @@ class BarePing {
 
  private:
   [[noreturn]] void Answer(int socket);
-  ssize_t ReceiveReply();
 
   const Options options_;
   UniqueFd socket_;

@@ -36,7 +36,7 @@ absl::StatusOr<EntryMemory> Fill(uint64_t begin, uint64_t end, uint64_t step) {
   const auto policy = NewLruPolicy();
   ArenaOptions options;
   options.capacity_bytes = end * kSlotUnitBytes + (1ull << 30);
-  options.hugetlb = false;
+  options.huge_pages = false;
   options.prefault =
       false;  // the slots' own memory is never touched, and is no private memory anyway
   auto arena = Arena::Create(options);

@@ -1,7 +1,7 @@
-// The least that any daemon does that grants blocks out of an index like kvarve's: a ping with the
-// data plane's system calls, and between its two halves finding the keys and copying out where
-// their blocks lie. No leases, limits, touches, counters or checks. What a real grant cannot be
-// faster than.
+// The least that any daemon does that grants blocks over a socket: a ping, and between its two
+// halves finding the keys, each in one cache line, and copying out where their blocks lie. No
+// leases, limits, touches, counters or checks, no time limits, no room for descriptors, one thread.
+// What a real grant cannot be faster than.
 //
 // THREADS: one owner.
 #ifndef KVARVE_TESTS_PERF_LEAST_GRANT_H_

@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
 
   kvarve::CacheOptions cache_options;
   cache_options.arena.capacity_bytes = std::strtoull(argv[2], nullptr, 10);
-  cache_options.arena.hugetlb = false;
+  cache_options.arena.huge_pages = false;
   cache_options.arena.prefault = false;
   cache_options.arena.hold_dropped = true;
   cache_options.policy = "hazard";  // as kvarved

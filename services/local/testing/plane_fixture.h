@@ -35,7 +35,7 @@ class PlaneFixture : public ::testing::Test {
     options_.slow_request_nanos = 0;
     cache_options_.arena.capacity_bytes = 256 * kMiB;
     cache_options_.arena.chunk_bytes = 32 * kMiB;
-    cache_options_.arena.hugetlb = false;
+    cache_options_.arena.huge_pages = false;
     cache_options_.arena.prefault = false;
     cache_options_.arena.hold_dropped = true;
   }

@@ -1,0 +1,114 @@
+// Goal: shared memory comes in huge pages where the kernel can, with what was written there before.
+// Method: what the kernel itself says of the mapping (/proc/self/smaps), and the bytes.
+#include "storage/base/huge_pages.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "storage/base/unique_fd.h"
+
+namespace kvarve {
+namespace {
+
+UniqueFd Memory(uint64_t bytes) {
+  UniqueFd fd(::memfd_create("huge-pages-test", MFD_CLOEXEC));
+  EXPECT_EQ(0, ::ftruncate(fd.get(), static_cast<off_t>(bytes)));
+  return fd;
+}
+
+// In bytes; of the mapping that begins at `at`.
+uint64_t InSmaps(const void* at, const std::string& field) {
+  std::ifstream smaps("/proc/self/smaps");
+  std::ostringstream begin;
+  begin << std::hex << reinterpret_cast<uintptr_t>(at) << '-';
+  bool inside = false;
+  for (std::string line; std::getline(smaps, line);) {
+    if (line.starts_with(begin.str())) inside = true;
+    if (inside && line.starts_with(field + ":")) {
+      return std::stoull(line.substr(field.size() + 1)) * 1024;
+    }
+  }
+  return 0;
+}
+
+// Linux 6.1 with huge pages, which nobody has denied to shared memory.
+bool CanCollapse() {
+  utsname name;
+  int major = 0, minor = 0;
+  if (::uname(&name) != 0 || std::sscanf(name.release, "%d.%d", &major, &minor) != 2) return false;
+  std::string setting;
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), setting);
+  return (major > 6 || (major == 6 && minor >= 1)) && !setting.empty() &&
+         setting.find("[deny]") == std::string::npos;
+}
+
+// Address space of this process.
+uint64_t MappedPages() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages;
+}
+
+TEST(HugePagesTest, LongMappingsBeginAtAHugePageAndLeaveNothingAround) {
+  for (const uint64_t bytes :
+       {kHugePageBytes, kHugePageBytes + 4096, 3 * kHugePageBytes, 5 * kHugePageBytes + 5}) {
+    const UniqueFd fd = Memory(bytes);
+    ASSERT_EQ(5, ::pwrite(fd.get(), "there", 5, static_cast<off_t>(bytes - 5)));
+    const uint64_t before = MappedPages();
+    auto* const at = static_cast<std::byte*>(MapShared(fd.get(), bytes, PROT_READ | PROT_WRITE));
+    ASSERT_NE(at, MAP_FAILED);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(at) % kHugePageBytes, 0u);
+    EXPECT_EQ(0, std::memcmp(at + bytes - 5, "there", 5));
+    EXPECT_EQ(MappedPages() - before, (bytes + 4095) / 4096);  // without the room to align it
+    EXPECT_EQ(0, ::munmap(at, bytes));
+  }
+}
+
+TEST(HugePagesTest, ShortMappingsAndErrorsAreThoseOfMmap) {
+  const UniqueFd fd = Memory(8192);
+  void* const at = MapShared(fd.get(), 8192, PROT_READ);
+  ASSERT_NE(at, MAP_FAILED);
+  EXPECT_EQ(0, ::munmap(at, 8192));
+  for (const uint64_t bytes : {uint64_t{4096}, kHugePageBytes}) {
+    errno = 0;
+    EXPECT_EQ(MapShared(-1, bytes, PROT_READ), MAP_FAILED);
+    EXPECT_EQ(errno, EBADF);
+  }
+}
+
+TEST(HugePagesTest, APageBecomesHugeAndKeepsItsBytes) {
+  if (!CanCollapse()) GTEST_SKIP() << "no MADV_COLLAPSE of shared memory here";
+  constexpr uint64_t kBytes = 8 * kHugePageBytes;
+  const UniqueFd fd = Memory(kBytes);
+  auto* const at = static_cast<std::byte*>(MapShared(fd.get(), kBytes, PROT_READ | PROT_WRITE));
+  ASSERT_NE(at, MAP_FAILED);
+  uint64_t huge = 0;
+  for (uint64_t offset = 0; offset < kBytes; offset += 2 * kHugePageBytes) {
+    at[offset + 12345] = std::byte{42};
+    huge += PopulateHugePage(at + offset) ? kHugePageBytes : 0;
+    EXPECT_EQ(at[offset + 12345], std::byte{42});
+    EXPECT_EQ(at[offset + kHugePageBytes - 1], std::byte{0});
+  }
+  ASSERT_GT(huge, 0u) << "not one huge page in this host's memory";
+  EXPECT_EQ(InSmaps(at, "ShmemPmdMapped"), huge);
+  // Another mapping sees the same bytes, in huge pages, too.
+  auto* const other = static_cast<std::byte*>(MapShared(fd.get(), kBytes, PROT_READ));
+  ASSERT_NE(other, MAP_FAILED);
+  for (uint64_t offset = 0; offset < kBytes; offset += 2 * kHugePageBytes) {
+    EXPECT_EQ(other[offset + 12345], std::byte{42});
+  }
+  EXPECT_EQ(InSmaps(other, "ShmemPmdMapped"), huge);
+  EXPECT_EQ(0, ::munmap(other, kBytes));
+  EXPECT_EQ(0, ::munmap(at, kBytes));
+}
+
+}  // namespace
+}  // namespace kvarve
