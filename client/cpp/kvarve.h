@@ -6,6 +6,11 @@
  * are packed: `count` keys of the namespace's key_bytes, one after the other. A null where
  * something is needed is KVARVE_INVALID_ARGUMENT; functions without a code answer 0 or null for it.
  *
+ * Structures begin with their own size, which the caller writes, and may grow at their end in later
+ * versions: `kvarve_options options = {sizeof(options)};` has zeros for all the rest. A program
+ * that was built with an earlier kvarve.h works with a later library. The other way round it works
+ * as long as it uses nothing new; else it is refused (KVARVE_INVALID_ARGUMENT).
+ *
  * `cmake --install` puts this file to <kvarve/kvarve.h>, beside libkvarve.so and its pkg-config
  * file; the library exports what stands here and nothing else. It speaks to the kvarved of this
  * host only.
@@ -54,6 +59,7 @@ typedef uint32_t kvarve_namespace;
 
 /* Zeros and nulls mean the defaults. */
 typedef struct kvarve_options {
+  size_t size;           /* sizeof(kvarve_options) */
   const char* endpoint;  /* "unix:///run/kvarve/kvarved.sock" */
   const char* engine_id; /* processes of one engine share their leases' end */
   const char* client_name;
@@ -73,6 +79,7 @@ void kvarve_close(kvarve_client* client);
 kvarve_code kvarve_wait_ready(kvarve_client* client, uint64_t timeout_us, kvarve_error* error);
 
 typedef struct kvarve_state {
+  size_t size; /* sizeof(kvarve_state), before the call; no more than that is written */
   int connected, breaker_open;
   uint64_t incarnation; /* of the daemon; 0: not connected */
   uint64_t timeouts, reconnects, checksum_mismatches;
@@ -94,6 +101,7 @@ typedef enum kvarve_element_type {
 /* Everything that must match for blocks to be reusable (docs/formats.md 1). Needed: model_digest
  * and block_bytes. A null is an empty text; zeros of counts mean what stands beside them. */
 typedef struct kvarve_descriptor {
+  size_t size; /* sizeof(kvarve_descriptor) */
   const char* model;
   const char* model_digest; /* of the weights and what changes them */
   const char* tokenizer_digest;

@@ -83,7 +83,28 @@ absl::StatusOr<std::vector<BlockKey>> Unpack(const Client& client, ClientNamespa
   return unpacked;
 }
 
-absl::StatusOr<ClientOptions> Convert(const kvarve_options& given) {
+// The structure as this library knows it: what an earlier one lacks is zero, and what a later one
+// has beyond must be.
+template <typename T>
+absl::StatusOr<T> AsKnown(const T& given, const char* type) {
+  if (given.size < sizeof(given.size)) {
+    return absl::InvalidArgumentError(absl::StrCat(type, ": size is to be sizeof(", type, ")"));
+  }
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(&given);
+  const size_t known = std::min(given.size, sizeof(T));
+  if (std::any_of(bytes + known, bytes + given.size,
+                  [](unsigned char byte) { return byte != 0; })) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(type, ": this libkvarve is older than the kvarve.h of the program, and ",
+                     "does not know all that is set"));
+  }
+  T whole{};
+  std::memcpy(&whole, bytes, known);
+  return whole;
+}
+
+absl::StatusOr<ClientOptions> Convert(const kvarve_options& options_given) {
+  KV_ASSIGN_OR_RETURN(const kvarve_options given, AsKnown(options_given, "kvarve_options"));
   ClientOptions options;
   if (given.endpoint != nullptr) options.endpoint = given.endpoint;
   if (given.client_name != nullptr) options.client_name = given.client_name;
@@ -104,7 +125,9 @@ absl::StatusOr<ClientOptions> Convert(const kvarve_options& given) {
 
 uint32_t OrElse(uint32_t value, uint32_t otherwise) { return value != 0 ? value : otherwise; }
 
-absl::StatusOr<NamespaceDescriptor> Convert(const kvarve_descriptor& given) {
+absl::StatusOr<NamespaceDescriptor> Convert(const kvarve_descriptor& descriptor_given) {
+  KV_ASSIGN_OR_RETURN(const kvarve_descriptor given,
+                      AsKnown(descriptor_given, "kvarve_descriptor"));
   NamespaceDescriptor d;
   d.model = Text(given.model);
   d.model_digest = Text(given.model_digest);
@@ -147,8 +170,10 @@ kvarve_code kvarve_open(const kvarve_options* options, kvarve_client** client,
                         kvarve_error* error) {
   return Guarded(error, {{"client", client}}, [&] {
     *client = nullptr;
+    const kvarve_options defaults = {.size = sizeof(defaults)};
+    // By reference: there may be more behind it than this library knows.
     KV_ASSIGN_OR_RETURN(const kvarve::ClientOptions converted,
-                        kvarve::Convert(options == nullptr ? kvarve_options{} : *options));
+                        kvarve::Convert(*(options == nullptr ? &defaults : options)));
     KV_ASSIGN_OR_RETURN(std::unique_ptr<kvarve::Client> made, kvarve::Client::Create(converted));
     *client = new kvarve_client{std::move(made)};
     return absl::OkStatus();
@@ -164,15 +189,21 @@ kvarve_code kvarve_wait_ready(kvarve_client* client, uint64_t timeout_us, kvarve
 
 kvarve_code kvarve_get_state(const kvarve_client* client, kvarve_state* state) {
   return Guarded(nullptr, {{"client", client}, {"state", state}}, [&] {
+    if (state->size < sizeof(state->size)) {
+      return absl::InvalidArgumentError("kvarve_state: size is to be sizeof(kvarve_state)");
+    }
     const kvarve::ClientState now = client->client->State();
-    state->connected = now.connected ? 1 : 0;
-    state->breaker_open = now.breaker_open ? 1 : 0;
-    state->incarnation = now.incarnation;
-    state->timeouts = now.timeouts;
-    state->reconnects = now.reconnects;
-    state->checksum_mismatches = now.checksum_mismatches;
-    kvarve::CopyText(now.daemon_version, state->daemon_version);
-    kvarve::CopyText(now.last_error, state->last_error);
+    kvarve_state whole{};
+    whole.size = state->size;
+    whole.connected = now.connected ? 1 : 0;
+    whole.breaker_open = now.breaker_open ? 1 : 0;
+    whole.incarnation = now.incarnation;
+    whole.timeouts = now.timeouts;
+    whole.reconnects = now.reconnects;
+    whole.checksum_mismatches = now.checksum_mismatches;
+    kvarve::CopyText(now.daemon_version, whole.daemon_version);
+    kvarve::CopyText(now.last_error, whole.last_error);
+    std::memcpy(state, &whole, std::min(state->size, sizeof(whole)));
     return absl::OkStatus();
   });
 }

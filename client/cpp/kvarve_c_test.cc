@@ -4,6 +4,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstring>
+#include <string>
+
 #include "absl/status/status.h"
 #include "client/cpp/client.h"
 #include "client/cpp/fake_daemon_testing.h"
@@ -60,14 +64,50 @@ TEST(KvarveC, ADescriptorInC) {
   d.extra = {{"x", "1"}, {"y", "2"}};
   ASSERT_EQ(ValidateDescriptor(d), absl::OkStatus());
   const char* const extra[] = {"y", "2", "x", "1"};
-  const kvarve_descriptor given = {"m", "w",   "t", KVARVE_FP16,   2,  4,   8,   1,   2,   4,
-                                   64,  32,    16,  d.block_bytes, 16, "h", "a", "b", "s", 7,
-                                   "c", extra, 2};
+  const kvarve_descriptor given = {
+      sizeof(given), "m", "w", "t", KVARVE_FP16, 2,   4, 8,   1,     2, 4, 64, 32, 16,
+      d.block_bytes, 16,  "h", "a", "b",         "s", 7, "c", extra, 2};
   std::string bytes(KVARVE_DESCRIPTOR_BYTES_MAX, '\0');
   static_assert(KVARVE_DESCRIPTOR_BYTES_MAX == kMaxDescriptorBytes);
   size_t size = 0;
   ASSERT_EQ(kvarve_describe(&given, bytes.data(), bytes.size(), &size, nullptr), KVARVE_OK);
   EXPECT_EQ(bytes.substr(0, size), EncodeDescriptor(d));
+}
+
+// A program of an earlier or a later kvarve.h: shorter structures, and longer ones.
+TEST(KvarveC, StructuresMayGrow) {
+  kvarve_error error;
+  kvarve_client* client = nullptr;
+  struct Later {
+    kvarve_options known;
+    uint64_t added;
+  } later = {{.size = sizeof(Later)}, 0};
+  EXPECT_EQ(kvarve_open(&later.known, &client, &error), KVARVE_OK) << error.text;
+  kvarve_close(client);
+  later.added = 1;
+  EXPECT_EQ(kvarve_open(&later.known, &client, &error), KVARVE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.text).find("older"), std::string::npos) << error.text;
+
+  // All of an earlier one's: the endpoint. What lies behind is not the library's.
+  kvarve_options earlier = {.size = offsetof(kvarve_options, engine_id), .endpoint = "tcp://x"};
+  earlier.role = 9;
+  EXPECT_EQ(kvarve_open(&earlier, &client, &error), KVARVE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.text).find("tcp://x"), std::string::npos) << error.text;
+  earlier.endpoint = nullptr;
+  ASSERT_EQ(kvarve_open(&earlier, &client, &error), KVARVE_OK) << error.text;
+  kvarve_state state;
+  std::memset(&state, 0x55, sizeof(state));
+  state.size = offsetof(kvarve_state, incarnation);
+  EXPECT_EQ(kvarve_get_state(client, &state), KVARVE_OK);
+  EXPECT_EQ(state.connected, 0);
+  EXPECT_EQ(state.incarnation, 0x5555555555555555u);
+  state.size = 0;
+  EXPECT_EQ(kvarve_get_state(client, &state), KVARVE_INVALID_ARGUMENT);
+  kvarve_close(client);
+
+  kvarve_options unsized = {};
+  EXPECT_EQ(kvarve_open(&unsized, &client, &error), KVARVE_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.text).find("sizeof(kvarve_options)"), std::string::npos);
 }
 
 TEST(KvarveC, CodesAndOutcomesAreTheLibrarys) {

@@ -54,14 +54,13 @@ static int UseBlocks(kvarve_client* client, kvarve_namespace ns, const unsigned 
 
 int RunCProgram(const char* endpoint, const void* descriptor, size_t descriptor_bytes,
                 const unsigned char* keys) {
-  kvarve_options options;
+  kvarve_options options = {sizeof(options)};
   kvarve_error error;
-  kvarve_state state;
+  kvarve_state state = {sizeof(state)};
   kvarve_client* client = NULL;
   kvarve_namespace ns = 0;
   size_t found = 0;
   int line;
-  memset(&options, 0, sizeof(options));
   options.endpoint = "tcp://nowhere";
   EXPECT(kvarve_open(&options, &client, &error) == KVARVE_INVALID_ARGUMENT);
   EXPECT(client == NULL && strstr(error.text, "tcp://nowhere") != NULL);
@@ -96,7 +95,7 @@ int RunCProgram(const char* endpoint, const void* descriptor, size_t descriptor_
 /* Nulls cost an error, not the process. */
 int RunWithNulls(const char* endpoint, const void* descriptor, size_t descriptor_bytes,
                  const unsigned char* keys) {
-  kvarve_options options;
+  kvarve_options options = {sizeof(options)};
   kvarve_error error;
   kvarve_client* client = NULL;
   kvarve_namespace ns = 0;
@@ -106,7 +105,6 @@ int RunWithNulls(const char* endpoint, const void* descriptor, size_t descriptor
   uint8_t outcome;
   size_t size = 0;
   const kvarve_code bad = KVARVE_INVALID_ARGUMENT;
-  memset(&options, 0, sizeof(options));
   options.endpoint = endpoint;
   options.timeout_us = options.put_timeout_us = kWaitMicros;
   EXPECT(kvarve_open(&options, NULL, &error) == bad && strstr(error.text, "client") != NULL);
