@@ -164,10 +164,10 @@ void FakeDriver::RefuseNext(int calls) {
   refusals_ = calls;
 }
 
-void FakeDriver::FailLaunch(int after, cuda::Result failure) {
+void FakeDriver::FailCall(int after, cuda::Result failure) {
   MutexLock lock(&mutex_);
-  good_launches_ = after;
-  launch_failure_ = failure;
+  good_calls_ = after;
+  call_failure_ = failure;
 }
 
 void FakeDriver::Adopt(const void* at, size_t bytes) {

@@ -93,8 +93,9 @@ class FakeDriver {
 
   // So many calls that a capture may forbid are refused as if one did.
   void RefuseNext(int calls);
-  // The launch after so many more fails.
-  void FailLaunch(int after, cuda::Result failure);
+  // The call that gives a stream work (a launch, a copy, a record, a wait) after so many more
+  // fails.
+  void FailCall(int after, cuda::Result failure);
   // An engine's own memory, which is the device's from now on.
   void Adopt(const void* at, size_t bytes);
 
@@ -136,7 +137,9 @@ class FakeDriver {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False: the call fails because a capture is under way.
   bool Safe(const char* call, bool even_relaxed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool OffCapture(const char* call, cuda::Stream stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a stream may be given work: it does not capture, and the call is not to fail.
+  cuda::Result MayQueue(const char* call, cuda::Stream stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Mutex mutex_;
@@ -159,8 +162,8 @@ class FakeDriver {
   cuda::Stream capturing_ ABSL_GUARDED_BY(mutex_) = nullptr;
   bool capture_valid_ ABSL_GUARDED_BY(mutex_) = true;
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
-  int good_launches_ ABSL_GUARDED_BY(mutex_) = -1;  // then one that fails; below 0: none does
-  cuda::Result launch_failure_ ABSL_GUARDED_BY(mutex_) = cuda::kSuccess;
+  int good_calls_ ABSL_GUARDED_BY(mutex_) = -1;  // then one that fails; below 0: none does
+  cuda::Result call_failure_ ABSL_GUARDED_BY(mutex_) = cuda::kSuccess;
   int contexts_ ABSL_GUARDED_BY(mutex_) = 0, libraries_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1, device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

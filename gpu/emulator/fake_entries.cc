@@ -35,12 +35,13 @@ bool FakeDriver::Safe(const char* call, bool even_relaxed) {
   return false;
 }
 
-bool FakeDriver::OffCapture(const char* call, cuda::Stream stream) {
+Result FakeDriver::MayQueue(const char* call, cuda::Stream stream) {
   ++calls_[call];
-  if (capturing_ == nullptr || stream != capturing_) return true;
+  if (good_calls_ >= 0 && good_calls_-- == 0) return call_failure_;
+  if (capturing_ == nullptr || stream != capturing_) return kSuccess;
   capture_valid_ = false;
   Report(std::string("work on a capturing stream: ") + call);
-  return false;
+  return kStreamCaptureInvalidated;
 }
 
 struct Entries : cuda::FakeEntries {
@@ -116,8 +117,7 @@ struct Entries : cuda::FakeEntries {
                              void**) {
     KV_ENTER(d);
     if (t_contexts == 0) return kInvalidContext;
-    if (!d.OffCapture("cuLaunchKernel", stream)) return kStreamCaptureInvalidated;
-    if (d.good_launches_ >= 0 && d.good_launches_-- == 0) return d.launch_failure_;
+    if (const Result no = d.MayQueue("cuLaunchKernel", stream); no != kSuccess) return no;
     const auto* const entry = reinterpret_cast<const shim::KernelEntry*>(kernel);
     const auto* const first = static_cast<const std::byte*>(arguments[0]);
     const auto params =
@@ -225,7 +225,7 @@ struct Entries : cuda::FakeEntries {
                        const size_t* bytes, size_t count, Stream stream) {
     KV_ENTER(d);
     if (t_contexts == 0) return kInvalidContext;
-    if (!d.OffCapture(call, stream)) return kStreamCaptureInvalidated;
+    if (const Result no = d.MayQueue(call, stream); no != kSuccess) return no;
     Operation operation;
     operation.what = call;
     std::vector<Access> touches;
@@ -261,7 +261,7 @@ struct Entries : cuda::FakeEntries {
   }
   static Result StreamWaitEvent(Stream stream, Event event, unsigned) {
     KV_ENTER(d);
-    if (!d.OffCapture("cuStreamWaitEvent", stream)) return kStreamCaptureInvalidated;
+    if (const Result no = d.MayQueue("cuStreamWaitEvent", stream); no != kSuccess) return no;
     Operation operation;
     operation.waits = d.events_[event];
     d.Enqueue(stream, std::move(operation));
@@ -305,7 +305,7 @@ struct Entries : cuda::FakeEntries {
   }
   static Result EventRecord(Event event, Stream stream) {
     KV_ENTER(d);
-    if (!d.OffCapture("cuEventRecord", stream)) return kStreamCaptureInvalidated;
+    if (const Result no = d.MayQueue("cuEventRecord", stream); no != kSuccess) return no;
     Operation operation;
     operation.records = d.events_[event] = std::make_shared<EventState>();
     d.Enqueue(stream, std::move(operation));

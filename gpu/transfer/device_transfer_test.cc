@@ -385,27 +385,45 @@ TEST(DeviceTransferTest, RoomComesBackByItself) {
   EXPECT_EQ(driver.leaks(), "");
 }
 
-// The driver fails in the middle of a move: what it took before runs to its end before Start
-// returns, and a want of its memory is not a want of room, which callers wait for.
-TEST(DeviceTransferTest, AStartThatFailsLeavesNothingMoving) {
-  FakeDriver driver({});
-  {
-    Rig rig(&driver, Order::kHnd, MoveMethod::kKernel);
-    driver.Hold();
-    driver.FailLaunch(1, cuda::kOutOfMemory);  // of the second group of layers
-    std::thread later([&] {
-      while (driver.queued() < 3) std::this_thread::yield();
-      driver.Step(1);
-      driver.Go();
-    });
-    const auto move = rig.Start(MoveDirection::kScatter, 4);
-    EXPECT_EQ(move.status().code(), absl::StatusCode::kInternal) << move.status();
-    driver.HostReleases(rig.blocks.data(), rig.blocks.size(), "the lease");
-    later.join();
-    EXPECT_EQ(rig.transfer->stats().in_flight, 0u);
-    EXPECT_TRUE(rig.Start(MoveDirection::kScatter, 4).ok()) << "the next one is well";
+// The driver fails at each call of a move in turn, be it a launch, a copy, a record or a wait: what
+// it took before runs to its end before Start returns, and a want of its memory is not a want of
+// room, which callers wait for.
+TEST(DeviceTransferTest, AStartThatFailsAnywhereLeavesNothingMoving) {
+  for (const MoveMethod method : {MoveMethod::kCopies, MoveMethod::kKernel, MoveMethod::kStaged}) {
+    for (const MoveDirection direction : {MoveDirection::kGather, MoveDirection::kScatter}) {
+      SCOPED_TRACE(std::string(MoveMethodName(method)) +
+                   (direction == MoveDirection::kGather ? " gather" : " scatter"));
+      FakeDriver driver({.seed = 3});
+      size_t calls = 0;  // of a whole start
+      {
+        Rig rig(&driver, Order::kHnd, method);
+        const auto engine = reinterpret_cast<EngineStream>(driver.NewEngineStream());
+        for (bool failed = true; failed; ++calls) {
+          driver.Hold();
+          driver.FailCall(static_cast<int>(calls), cuda::kOutOfMemory);
+          std::thread later([&] {
+            while (driver.queued() < calls) std::this_thread::yield();
+            driver.Go();
+          });
+          auto move = rig.Start(direction, 4, engine);
+          failed = !move.ok();
+          if (failed) {
+            EXPECT_EQ(move.status().code(), absl::StatusCode::kInternal) << move.status();
+            driver.HostReleases(rig.blocks.data(), rig.blocks.size(), "the lease");
+            EXPECT_EQ(rig.transfer->stats().in_flight, 0u) << "after call " << calls;
+          }
+          later.join();
+          driver.FailCall(-1, cuda::kSuccess);
+          EXPECT_TRUE(failed || (*move)->Wait().ok());
+        }
+        EXPECT_TRUE(rig.Start(direction, 4, engine).ok()) << "the next one is well";
+      }
+      // Two groups of layers, each with a launch or a copy and a record; the engine before them.
+      EXPECT_GE(calls, 6u);
+      EXPECT_THAT(driver.diagnostics(), IsEmpty());
+      EXPECT_EQ(driver.leaks(), "");
+    }
   }
-  EXPECT_THAT(driver.diagnostics(), IsEmpty());
 }
 
 // A capture that forbids to look delays the end of a move, and does not stand for it.
