@@ -118,20 +118,15 @@ struct Divide {
     }
   }
 };
-struct Min {
+template <bool largest>
+struct Extreme {
   template <typename T>
   static bool Run(Runner&, Thread& t, const Instruction& i) {
-    if constexpr (std::is_floating_point_v<T>)
-      return Binary<T>(t, i, [](T a, T b) { return std::fmin(a, b); });
-    return Binary<T>(t, i, [](T a, T b) { return std::min(a, b); });
-  }
-};
-struct Max {
-  template <typename T>
-  static bool Run(Runner&, Thread& t, const Instruction& i) {
-    if constexpr (std::is_floating_point_v<T>)
-      return Binary<T>(t, i, [](T a, T b) { return std::fmax(a, b); });
-    return Binary<T>(t, i, [](T a, T b) { return std::max(a, b); });
+    return Binary<T>(t, i, [](T a, T b) -> T {
+      if constexpr (std::is_floating_point_v<T>)
+        return largest ? std::fmax(a, b) : std::fmin(a, b);  // of a number and a NaN the number
+      return largest ? std::max(a, b) : std::min(a, b);
+    });
   }
 };
 template <char operation>
@@ -254,20 +249,8 @@ bool Compare(uint8_t which, T a, T b) {
   if (which == 12) return !unordered;
   if (which == 13) return unordered;
   if (unordered) return which >= 6;
-  switch (which % 6) {
-    case 0:
-      return a == b;
-    case 1:
-      return a != b;
-    case 2:
-      return a < b;
-    case 3:
-      return a <= b;
-    case 4:
-      return a > b;
-    default:
-      return a >= b;
-  }
+  const bool answers[] = {a == b, a != b, a<b, a <= b, a> b, a >= b};
+  return answers[which % 6];
 }
 struct SetPredicate {
   template <typename T>
@@ -382,8 +365,8 @@ bool FindHandler(const std::vector<std::string>& parts, Instruction* i) {
   if (name == "div" && (i->type.kind == 'f' ? rounded : typed))
     i->run = OfType<Divide<false>>(i->type);
   if (name == "rem" && typed) i->run = OfType<Divide<true>>(i->type);
-  if (name == "min" && typed) i->run = OfType<Min>(i->type);
-  if (name == "max" && typed) i->run = OfType<Max>(i->type);
+  if (name == "min" && typed) i->run = OfType<Extreme<false>>(i->type);
+  if (name == "max" && typed) i->run = OfType<Extreme<true>>(i->type);
   if (name == "and" && typed) i->run = OfType<Bitwise<'&'>>(i->type);
   if (name == "or" && typed) i->run = OfType<Bitwise<'|'>>(i->type);
   if (name == "xor" && typed) i->run = OfType<Bitwise<'^'>>(i->type);
