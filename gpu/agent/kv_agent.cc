@@ -93,7 +93,8 @@ absl::Status KvAgent::Detach(uint64_t generation) {
 
 absl::StatusOr<std::unique_ptr<AgentMove>> KvAgent::Start(uint64_t generation,
                                                           MoveDirection direction,
-                                                          std::span<const BlockMove> blocks) {
+                                                          std::span<const BlockMove> blocks,
+                                                          const EngineOrder& engine) {
   std::unique_ptr<AgentMove> move;
   {
     MutexLock lock(&mutex_);
@@ -106,7 +107,7 @@ absl::StatusOr<std::unique_ptr<AgentMove>> KvAgent::Start(uint64_t generation,
     ++stats_.under_way;  // until AgentMove::End
   }
   auto started =
-      move->attached_->transfer->Start(direction, blocks, 0, move->attached_->block_tokens);
+      move->attached_->transfer->Start(direction, blocks, 0, move->attached_->block_tokens, engine);
   KV_RETURN_IF_ERROR(Seen(started.status()));
   move->move_ = *std::move(started);
   MutexLock lock(&mutex_);

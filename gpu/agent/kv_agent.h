@@ -74,10 +74,13 @@ class KvAgent {
   // or waited for, by somebody else.
   absl::Status Detach(uint64_t generation);
 
-  // As Transfer::Start, of whole blocks. FailedPrecondition: not the generation that is attached.
-  // Unavailable: the device failed.
+  // As Transfer::Start, of whole blocks: in the engine's process `engine` names its stream. From
+  // another process nothing can, and what wrote the pages must be over.
+  // FailedPrecondition: not the generation that is attached. Unavailable: the device failed, or the
+  // engine captures.
   absl::StatusOr<std::unique_ptr<AgentMove>> Start(uint64_t generation, MoveDirection direction,
-                                                   std::span<const BlockMove> blocks);
+                                                   std::span<const BlockMove> blocks,
+                                                   const EngineOrder& engine = {});
 
   struct Stats {
     uint64_t generation = 0;  // attached now; 0: none

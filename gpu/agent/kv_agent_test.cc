@@ -105,6 +105,41 @@ TEST(KvAgentTest, DetachWaitsForWhatMoves) {
   EXPECT_THAT(driver.diagnostics(), IsEmpty());
 }
 
+// In the engine's process a move comes behind what the engine's stream has, and what the stream
+// gets next comes behind it: a gather reads neither too early nor too late.
+TEST(KvAgentTest, AMoveHasItsPlaceInTheEnginesStream) {
+  FakeDriver driver({.seed = 7});
+  InProcess engine(&driver);
+  ASSERT_EQ(engine.agent->Attach(engine.pages.view, kAgentLayout, {}, {}).value(), 1u);
+  const std::vector<int64_t> ids = {9, 4};
+  const auto stream = reinterpret_cast<EngineStream>(driver.NewEngineStream());
+  // The engine's kernels, as copies by a stream that is ordered like the engine's own: each fills
+  // the pages with its own bytes.
+  const auto steps = engine.pages.device->NewStream().value();
+  const auto base = reinterpret_cast<uint64_t>(engine.pages.view.layers[0].k.base);
+  const auto bytes = static_cast<uint64_t>(engine.pages.view.layers[0].k.bytes) * 6;
+  const auto written = engine.pages.device->Allocate(2 * bytes).value();
+  std::memset(reinterpret_cast<void*>(written.address()), 1, bytes);
+  std::memset(reinterpret_cast<void*>(written.address() + bytes), 2, bytes);
+  const auto step = [&](uint64_t which) {
+    ASSERT_TRUE(steps->WaitFor(**engine.pages.device->RecordEngine(stream)).ok());
+    const CopyJob write{written.address() + which * bytes, base, bytes};
+    ASSERT_TRUE(steps->Copy({&write, 1}, CopyOrder::kStream).ok());
+    ASSERT_TRUE(steps->EngineAfter(stream, **steps->Record()).ok());
+  };
+  driver.Hold();
+  step(0);
+  const BlockMove block{engine.block, ids};
+  auto move = engine.agent->Start(1, MoveDirection::kGather, {&block, 1}, {stream});
+  ASSERT_TRUE(move.ok()) << move.status();
+  step(1);
+  driver.Go();
+  ASSERT_TRUE((*move)->Wait().ok());
+  EXPECT_EQ(engine.block, std::vector<std::byte>(kBlock, std::byte{1}));
+  ASSERT_TRUE(steps->Synchronize().ok());
+  EXPECT_THAT(driver.diagnostics(), IsEmpty());
+}
+
 std::atomic<bool> g_sticky = false;
 cuda::Driver g_table;
 
