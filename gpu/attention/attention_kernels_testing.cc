@@ -123,38 +123,43 @@ bool HasAttentionKernel(ElementType type, uint32_t dim) {
   return dim != kMlaDim || type == ElementType::kBf16;
 }
 
-void CheckAttention(const AttentionCase& which, const RunLaunch& run) {
+AttentionSetup::AttentionSetup(const AttentionCase& which)
+    : kv_heads(which.dim == kMlaDim ? 1 : 2),
+      tokens(40 + static_cast<int64_t>(which.seed % 37)),
+      pages((tokens - 1) / which.page_tokens + 1),
+      memory({.type = which.type,
+              .layout = which.layout,
+              .pages = pages,
+              .page_tokens = which.page_tokens,
+              .kv_heads = kv_heads,
+              .k_dim = which.dim},
+             which.seed),
+      one(ShuffledTable(pages, which.seed)),
+      other(ShuffledTable(pages, which.seed + 1000)) {
   const uint64_t n = which.seed;
-  SCOPED_TRACE(absl::StrFormat("dim %d, element type %d, layout %d, pages of %d, group %d, seed %d",
-                               which.dim, static_cast<int>(which.type),
-                               static_cast<int>(which.layout), which.page_tokens, which.group, n));
   constexpr NumberType kNumbers[] = {kF32, kBf16, kF16};
-  const DeviceNumbers numbers{kNumbers[n / 2 % 3], kNumbers[n % 3]};
-  const uint32_t kv_heads = which.dim == kMlaDim ? 1 : 2;
-  const int64_t tokens = 40 + n % 37, pages = (tokens - 1) / which.page_tokens + 1;
-  const TestPages memory({.type = which.type,
-                          .layout = which.layout,
-                          .pages = pages,
-                          .page_tokens = which.page_tokens,
-                          .kv_heads = kv_heads,
-                          .k_dim = which.dim},
-                         n);
-  AttentionOptions options{.q_heads = kv_heads * which.group,
-                           .scale = 1 / std::sqrt(static_cast<float>(which.dim))};
+  numbers = {kNumbers[n / 2 % 3], kNumbers[n % 3]};
+  options.q_heads = kv_heads * which.group;
+  options.scale = 1 / std::sqrt(static_cast<float>(which.dim));
   if (n % 3 == 1) options.soft_cap = 1.5f;
   if (n % 4 == 2) options.window = 29;
   if (n % 2 == 1 && which.page_tokens <= 32)
     options.split_tokens = 32 / which.page_tokens * which.page_tokens;
-  std::vector<float> sinks;
   if (n % 7 == 3) sinks = std::vector<float>(options.q_heads, 0.7f);
-  const auto one = ShuffledTable(pages, n), other = ShuffledTable(pages, n + 1000);
   const uint32_t q_tokens = n % 19 == 0 ? 16 : std::array{1u, 3u, 1u}[n % 3];
-  const std::vector<AttentionSequence> sequences = {
+  sequences = {
       {.table = one, .kv_tokens = tokens, .q_position = tokens - q_tokens, .q_tokens = q_tokens},
       {.table = other, .kv_tokens = 33, .kv_position = 5, .q_position = 37, .q_tokens = 1}};
-  const auto q = RandomQueries((q_tokens + 1) * options.q_heads * size_t{which.dim}, numbers.q, n);
-  const AttentionAnswer want = Attention(memory, options, sequences, sinks, q);
-  ExpectNear(AttendOnDevice(memory, options, sequences, sinks, q, numbers, run), want, numbers.out);
+  q = RandomQueries((q_tokens + 1) * options.q_heads * size_t{which.dim}, numbers.q, n);
+}
+
+void CheckAttention(const AttentionCase& which, const RunLaunch& run) {
+  SCOPED_TRACE(absl::StrFormat("dim %d, element type %d, layout %d, pages of %d, group %d, seed %d",
+                               which.dim, static_cast<int>(which.type),
+                               static_cast<int>(which.layout), which.page_tokens, which.group,
+                               which.seed));
+  const AttentionSetup setup(which);
+  ExpectNear(setup.OnDevice(run), setup.Expected(), setup.numbers.out);
 }
 
 }  // namespace kvarve::testing

@@ -48,6 +48,26 @@ struct AttentionCase {
 };
 // Types and dimensions that there are kernels for.
 bool HasAttentionKernel(ElementType type, uint32_t dim);
+// A case's memory, and what is asked of it: two sequences, the second one short and not at 0.
+struct AttentionSetup {
+  explicit AttentionSetup(const AttentionCase& which);
+  AttentionSetup(const AttentionSetup&) = delete;
+  AttentionSetup& operator=(const AttentionSetup&) = delete;
+  DeviceAnswer OnDevice(const RunLaunch& run) const {
+    return AttendOnDevice(memory, options, sequences, sinks, q, numbers, run);
+  }
+  AttentionAnswer Expected() const { return Attention(memory, options, sequences, sinks, q); }
+
+  uint32_t kv_heads;
+  int64_t tokens, pages;
+  TestPages memory;
+  std::vector<int32_t> one, other;  // tables
+  DeviceNumbers numbers;
+  AttentionOptions options;
+  std::vector<float> sinks;
+  std::vector<AttentionSequence> sequences;
+  std::vector<float> q;
+};
 void CheckAttention(const AttentionCase& which, const RunLaunch& run);
 
 struct OddCase {

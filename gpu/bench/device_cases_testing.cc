@@ -143,39 +143,14 @@ std::vector<float> Floats(const std::vector<double>& values) {
 }
 
 void RecordAttention(const testing::AttentionCase& which, std::vector<DeviceCase>* cases) {
-  constexpr NumberType kNumbers[] = {kF32, kBf16, kF16};
-  const uint64_t n = which.seed;
-  const testing::DeviceNumbers numbers{kNumbers[n / 2 % 3], kNumbers[n % 3]};
-  const uint32_t kv_heads = which.dim == kMlaDim ? 1 : 2;
-  const int64_t tokens = 70 + static_cast<int64_t>(n % 37);
-  const int64_t pages = (tokens - 1) / which.page_tokens + 1;
-  const testing::TestPages memory({.type = which.type,
-                                   .layout = which.layout,
-                                   .pages = pages,
-                                   .page_tokens = which.page_tokens,
-                                   .kv_heads = kv_heads,
-                                   .k_dim = which.dim},
-                                  n);
-  AttentionOptions options{.q_heads = kv_heads * which.group,
-                           .scale = 1 / std::sqrt(static_cast<float>(which.dim))};
-  if (n % 3 == 1) options.soft_cap = 1.5f;
-  if (n % 4 == 2) options.window = 29;
-  if (n % 2 == 1) options.split_tokens = 32 / which.page_tokens * which.page_tokens;
-  const std::vector<float> sinks(n % 5 == 3 ? options.q_heads : 0, 0.7f);
-  const auto table = testing::ShuffledTable(pages, n);
-  const uint32_t q_tokens = n % 3 == 0 ? 3 : 1;
-  const std::vector<AttentionSequence> sequences = {
-      {.table = table, .kv_tokens = tokens, .q_position = tokens - q_tokens, .q_tokens = q_tokens},
-      {.table = table, .kv_tokens = 33, .q_position = 32, .q_tokens = 1}};
-  const auto q =
-      testing::RandomQueries(size_t{q_tokens + 1} * options.q_heads * which.dim, numbers.q, n);
+  const testing::AttentionSetup setup(which);
   Recorder recorder(absl::StrFormat(
       "attention: dim %d, element type %d, layout %d, pages of %d, "
       "group %d, %s",
       which.dim, static_cast<int>(which.type), static_cast<int>(which.layout), which.page_tokens,
-      which.group, options.split_tokens > 0 ? "splits" : "one split"));
-  testing::AttendOnDevice(memory, options, sequences, sinks, q, numbers, recorder.NotRunning());
-  const testing::AttentionAnswer want = testing::Attention(memory, options, sequences, sinks, q);
+      which.group, setup.options.split_tokens > 0 ? "splits" : "one split"));
+  setup.OnDevice(recorder.NotRunning());
+  const testing::AttentionAnswer want = setup.Expected();
   const bool merged = recorder.launches() > 1 || recorder.kernel(0) == "kv_merge_states";
   uint64_t out = 0, lse = 0;
   if (merged) {
@@ -189,10 +164,10 @@ void RecordAttention(const testing::AttentionCase& which, std::vector<DeviceCase
     const auto p = recorder.Last<AttentionParams>();
     out = p.out, lse = p.lse;
   }
-  const double unit = numbers.out == kF32 ? 0 : numbers.out == kF16 ? 0x1p-11 : 0x1p-8;
-  recorder.taken().numbers = {
-      {out, numbers.out, Floats(want.out), 1e-5 * want.largest_v, unit, false},
-      {lse, kF32, Floats(want.lse), 1e-5, 1e-5, true}};
+  const NumberType type = setup.numbers.out;
+  const double unit = type == kF32 ? 0 : type == kF16 ? 0x1p-11 : 0x1p-8;
+  recorder.taken().numbers = {{out, type, Floats(want.out), 1e-5 * want.largest_v, unit, false},
+                              {lse, kF32, Floats(want.lse), 1e-5, 1e-5, true}};
   cases->push_back(std::move(recorder.taken()));
 }
 
