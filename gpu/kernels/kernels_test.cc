@@ -57,8 +57,11 @@ INSTANTIATE_TEST_SUITE_P(Table, EveryKernel,
                          [](const auto& info) { return std::string(kKernels[info.param].name); });
 
 TEST(KernelsTest, FarPages) {
-  CheckFarPages(
-      [](const Launch& l, const Memory&) { return shim::RunOnShim(l, shim::Order::kForward, 1); });
+  const RunLaunch run = [](const Launch& l, const Memory&) {
+    return shim::RunOnShim(l, shim::Order::kForward, 1);
+  };
+  CheckFarPages(run);
+  CheckFarPacks(run);
 }
 
 TEST(KernelsTest, ManyPieces) {

@@ -1,7 +1,6 @@
 #include "gpu/kernels/kernels_testing.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #endif
@@ -390,82 +389,6 @@ void CheckKernel(const KernelCase& which, const RunLaunch& run) {
     default:
       return CheckPack(which, run);
   }
-}
-
-void CheckFarPages(const RunLaunch& run) {
-  // bf16 pages 3 GiB apart: the third begins beyond 2^31 elements, and beyond 2^32 bytes.
-  constexpr int64_t kStride = int64_t{3} << 30;
-  constexpr size_t kBytes = 2 * kStride + 4096;
-  void* const memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
-  auto* const base = static_cast<std::byte*>(memory);
-  KvView view;
-  view.pages = 3, view.page_tokens = 8, view.kv_heads = 1, view.k_dim = 32, view.element_bytes = 2;
-  view.layers.push_back({{base, kBytes, kStride, 0, 64}, {}});
-  const BlockLayout layout{1, 1, 8, 32, 0, 2};
-  const std::vector<MoveTensor> tensors = MoveTensors(view, layout);
-  SeededRandom random(8);
-  Bytes page(512), block(512);
-  Fill(page, &random);
-  std::memcpy(base + 2 * kStride, page.data(), page.size());
-  const std::vector<int64_t> ids = {2}, back = {1};
-  const std::vector<uint64_t> blocks = {AddressOf(block.data())};
-  const std::vector<PageCopy> copies = {{2, 0}};
-  const std::vector<int64_t> slots = {2 * 8 + 5};
-  const Memory touched = {{base, kBytes}, block,           BytesOf(tensors), BytesOf(ids),
-                          BytesOf(back),  BytesOf(blocks), BytesOf(copies),  BytesOf(slots)};
-  MoveRequest request{ids,
-                      blocks,
-                      0,
-                      8,
-                      AddressOf(tensors.data()),
-                      AddressOf(ids.data()),
-                      AddressOf(blocks.data())};
-  auto launch = PlanGather(view, layout, request);
-  ASSERT_TRUE(launch.ok()) << launch.status();
-  ASSERT_EQ(run(*launch, touched), "");
-  EXPECT_TRUE(block == page);
-  request.page_ids = back, request.page_ids_at = AddressOf(back.data());
-  launch = PlanScatter(view, layout, request);
-  ASSERT_EQ(run(*launch, touched), "");
-  EXPECT_EQ(std::memcmp(base + kStride, page.data(), 512), 0);
-  launch = PlanCopyPages(view, copies, AddressOf(tensors.data()), AddressOf(copies.data()));
-  ASSERT_EQ(run(*launch, touched), "");
-  EXPECT_EQ(std::memcmp(base, page.data(), 512), 0);
-  launch =
-      PlanReshapeAndCache(view, 0, {blocks[0], 0, 64, 64, 0, 0}, slots, AddressOf(slots.data()));
-  ASSERT_EQ(run(*launch, touched), "");
-  EXPECT_EQ(std::memcmp(base + 2 * kStride + 5 * 64, block.data(), 64), 0);
-  ::munmap(memory, kBytes);
-}
-
-void CheckManyPieces(const RunLaunch& run) {
-  KvView view;
-  constexpr int64_t kTokens = 70'000;
-  Bytes cache(kTokens * 4 * 2), rows(kTokens * 4);
-  view.pages = kTokens / 8 * 2, view.page_tokens = 8, view.kv_heads = 1, view.k_dim = 4;
-  view.element_bytes = 1;
-  view.layers.push_back({{cache.data(), static_cast<int64_t>(cache.size()), 32, 0, 4}, {}});
-  SeededRandom random(9);
-  Fill(rows, &random);
-  std::vector<int64_t> slots(kTokens);
-  std::iota(slots.begin(), slots.end(), 0);
-  auto launch = PlanReshapeAndCache(view, 0, {AddressOf(rows.data()), 0, 4, 4, 0, 0}, slots,
-                                    AddressOf(slots.data()));
-  ASSERT_TRUE(launch.ok()) << launch.status();
-  const Memory reshaped = {cache, rows, BytesOf(slots)};
-  ASSERT_EQ(run(*launch, reshaped), "");
-  EXPECT_TRUE(std::equal(rows.begin(), rows.end(), cache.begin()));
-  // And more copies of pages than a grid's y has blocks would have: all upper pages from the lower.
-  const std::vector<MoveTensor> tensors = MoveTensors(view, {1, 1, 8, 4, 0, 1});
-  std::vector<PageCopy> copies;
-  for (int64_t page = 0; page < kTokens / 8; ++page) copies.push_back({page, kTokens / 8 + page});
-  launch = PlanCopyPages(view, copies, AddressOf(tensors.data()), AddressOf(copies.data()));
-  ASSERT_TRUE(launch.ok()) << launch.status();
-  const Memory copied = {cache, BytesOf(tensors), BytesOf(copies)};
-  ASSERT_EQ(run(*launch, copied), "");
-  EXPECT_TRUE(std::equal(rows.begin(), rows.end(), cache.begin() + kTokens * 4));
 }
 
 }  // namespace kvarve::testing

@@ -33,6 +33,7 @@ struct KernelCase {
 void CheckKernel(const KernelCase& which, const RunLaunch& run);
 // Offsets beyond 2^31 elements, on memory that exists only where it is touched.
 void CheckFarPages(const RunLaunch& run);
+void CheckFarPacks(const RunLaunch& run);  // the same of packers, which the CPU device has not
 // More pieces than a grid has threads, more tokens than a grid's y has blocks.
 void CheckManyPieces(const RunLaunch& run);
 

@@ -66,6 +66,7 @@ TEST(PtxTest, FarPagesAndManyPieces) {
       return RunOnPtx(ModuleFor(target), launch, memory, false);
     };
     testing::CheckFarPages(run);
+    testing::CheckFarPacks(run);
     testing::CheckManyPieces(run);
   }
 }
