@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <set>
+#include <sstream>
 
 #include "absl/strings/str_format.h"
 #include "gpu/attention/attention_oracle_testing.h"
@@ -89,6 +92,30 @@ std::vector<AttentionPath> Paths() {
   }
   return paths;
 }
+
+#if defined(__x86_64__) && !defined(__clang__)
+// As the kernel says it: what the tests below go through is all that this processor has.
+TEST(AttentionPathTest, TheBestThatTheProcessorHasIsTaken) {
+  std::ifstream info("/proc/cpuinfo");
+  std::set<std::string> flags;
+  for (std::string line; std::getline(info, line);) {
+    if (!line.starts_with("flags")) continue;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) flags.insert(word);
+    break;
+  }
+  auto has = [&](const std::vector<std::string>& names) {
+    return std::ranges::all_of(names, [&](const std::string& n) { return flags.contains(n); });
+  };
+  ASSERT_FALSE(flags.empty());
+  const bool avx2 = has({"avx2", "fma"});
+  const bool avx512 = has({"avx512f", "avx512bw", "avx512dq", "avx512vl"});
+  EXPECT_EQ(BestAttentionPath(), avx512 ? AttentionPath::kAvx512
+                                 : avx2 ? AttentionPath::kAvx2
+                                        : AttentionPath::kPortable);
+  EXPECT_EQ(Paths().size(), 1u + avx2 + avx512);
+}
+#endif
 
 class AttentionTest : public ::testing::Test {
  protected:
