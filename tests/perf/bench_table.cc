@@ -26,6 +26,13 @@ std::string GateText(const char* what, Better better, double gate) {
   return absl::StrFormat("%s %s %g", what, better == Better::kLower ? "<=" : ">=", gate);
 }
 
+// Of several rounds.
+std::optional<double> Noise(const std::vector<double>& rounds) {
+  const double median = Median(rounds);
+  if (rounds.size() < 3 || median == 0) return std::nullopt;
+  return (Quantile(rounds, 0.75) - Quantile(rounds, 0.25)) / std::fabs(median);
+}
+
 bool Holds(double value, Better better, double gate) {
   return better == Better::kLower ? value <= gate : value >= gate;
 }
@@ -74,6 +81,7 @@ void BenchTable::Compare(const Comparison& comparison) {
     ratios.push_back(mine.back() / bare.back());
   }
   Row row{comparison.name, Median(mine), comparison.unit, Median(bare), Median(ratios)};
+  row.noise = Noise(ratios);
   if (comparison.gate) Gate(&row, ratios, comparison.better, *comparison.gate);
   if (comparison.value_gate) GateValue(&row, comparison.better, *comparison.value_gate);
   Add(std::move(row));
@@ -86,6 +94,7 @@ void BenchTable::Measure(const Measurement& measurement) {
   values.reserve(static_cast<size_t>(measurement.rounds));
   for (int round = 0; round < measurement.rounds; ++round) values.push_back(measurement.measure());
   Row row{measurement.name, Median(values), measurement.unit};
+  row.noise = Noise(values);
   if (measurement.gate) GateValue(&row, measurement.better, *measurement.gate);
   Add(std::move(row));
 }
@@ -129,13 +138,16 @@ std::string BenchTable::Text() const {
   std::string text = absl::StrFormat("%-*s  %10s  %-6s  %10s  %7s  %-16s  %s\n", name_width, "name",
                                      "value", "unit", "baseline", "ratio", "gate", "pass");
   for (const Row& row : rows_) {
-    text += absl::StrFormat("%-*s  %10s  %-6s  %10s  %7s  %-16s  %s\n", name_width, row.name,
+    const std::string noisy =
+        row.noise.value_or(0) > kNoisy ? absl::StrFormat("noisy, +-%.0f %%", *row.noise * 50) : "";
+    text += absl::StrFormat("%-*s  %10s  %-6s  %10s  %7s  %-16s  %-4s  %s\n", name_width, row.name,
                             row.failure.empty() ? Number(row.value) : "-", row.unit,
                             row.baseline ? Number(*row.baseline) : "-",
                             row.ratio ? Number(*row.ratio) : "-", row.gate,
                             !row.pass   ? ""
                             : *row.pass ? "yes"
-                                        : "NO");
+                                        : "NO",
+                            noisy);
     if (!row.failure.empty()) text += absl::StrFormat("%*s  %s\n", name_width, "", row.failure);
   }
   return text;
@@ -146,7 +158,8 @@ std::string BenchTable::Json() const {
   for (const Row& row : rows_) {
     nlohmann::ordered_json item;
     // All keys are always there, in this order; what is not known is null.
-    for (const char* key : {"name", "value", "unit", "baseline", "ratio", "gate", "pass"}) {
+    for (const char* key :
+         {"name", "value", "unit", "baseline", "ratio", "gate", "pass", "noise"}) {
       item[key] = nullptr;
     }
     item["name"] = row.name;
@@ -156,6 +169,7 @@ std::string BenchTable::Json() const {
     if (row.ratio) item["ratio"] = *row.ratio;
     if (!row.gate.empty()) item["gate"] = row.gate;
     if (row.pass) item["pass"] = *row.pass;
+    if (row.noise) item["noise"] = *row.noise;
     if (!row.failure.empty()) item["failure"] = row.failure;
     rows.push_back(std::move(item));
   }

@@ -21,6 +21,9 @@
 namespace kvarve::perf {
 
 inline constexpr int kRounds = 7;  // medians of these; odd
+// A row is called noisy when the middle half of its rounds spreads over more than this part of its
+// median: another run may well say something else.
+inline constexpr double kNoisy = 0.1;
 
 enum class Better { kLower, kHigher };
 
@@ -29,11 +32,12 @@ struct Row {
   std::string name;  // "suite/what/how"
   double value = 0;  // median of the rounds
   std::string unit;
-  std::optional<double> baseline;  // median of the bare loop's rounds
-  std::optional<double> ratio;     // value to baseline
-  std::string gate;                // "ratio <= 1.6", "value <= 1000"; empty: only shown
-  std::optional<bool> pass;        // of the gate
-  std::string failure;             // why there is no value; then pass is false
+  std::optional<double> baseline;    // median of the bare loop's rounds
+  std::optional<double> ratio;       // value to baseline
+  std::string gate;                  // "ratio <= 1.6", "value <= 1000"; empty: only shown
+  std::optional<bool> pass;          // of the gate
+  std::optional<double> noise = {};  // spread of the rounds' middle half, in parts of the median
+  std::string failure;               // why there is no value; then pass is false
 };
 
 // What is measured: `mine` against `bare`, one round after the other, in turns. Each call measures
@@ -82,7 +86,7 @@ class BenchTable {
 
   std::string Text() const;  // for people
   std::string Json()
-      const;  // [{"name", "value", "unit", "baseline", "ratio", "gate", "pass"}, ...]
+      const;  // [{"name", "value", "unit", "baseline", "ratio", "gate", "pass", "noise"}, ...]
 
  private:
   void Progress(const Row& row) const;

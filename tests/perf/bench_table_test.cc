@@ -107,9 +107,10 @@ TEST(BenchTableTest, JsonHasOneObjectARow) {
   table.Fail("s/c", "no redis-server here");
   const auto rows = nlohmann::json::parse(table.Json());
   ASSERT_EQ(3u, rows.size());
-  EXPECT_EQ(R"({"baseline":10.0,"gate":"ratio <= 1.4","name":"s/a","pass":false,"ratio":1.5,)"
-            R"("unit":"us","value":15.0})",
-            rows[0].dump());
+  EXPECT_EQ(
+      R"({"baseline":10.0,"gate":"ratio <= 1.4","name":"s/a","noise":0.0,"pass":false,"ratio":1.5,)"
+      R"("unit":"us","value":15.0})",
+      rows[0].dump());
   EXPECT_TRUE(rows[1]["gate"].is_null());
   EXPECT_TRUE(rows[1]["pass"].is_null());
   EXPECT_TRUE(rows[1]["baseline"].is_null());
@@ -117,6 +118,22 @@ TEST(BenchTableTest, JsonHasOneObjectARow) {
   EXPECT_FALSE(rows[2]["pass"].get<bool>());
   EXPECT_THAT(table.Text(), testing::AllOf(HasSubstr("ratio <= 1.4"), HasSubstr("NO"),
                                            HasSubstr("no redis-server here")));
+}
+
+TEST(BenchTableTest, NoisyRowsAreCalledNoisy) {
+  BenchTable table;
+  // The same median; the middle half of one goes from 8 to 12, of the other from 9.8 to 10.2.
+  table.Compare(
+      {"s/restless", "us", Better::kLower, 1.4, Series({6, 8, 9, 10, 11, 12, 15}), Series({1}), 7});
+  table.Compare({"s/calm", "us", Better::kLower, 1.4, Series({6, 9.8, 9.9, 10, 10.1, 10.2, 15}),
+                 Series({1}), 7});
+  table.Measure({"s/once", "us", Better::kLower, std::nullopt, Series({3}), 1});
+  EXPECT_DOUBLE_EQ(*table.rows()[0].noise, 0.4);
+  EXPECT_NEAR(*table.rows()[1].noise, 0.04, 1e-9);
+  EXPECT_FALSE(table.rows()[2].noise);
+  const std::string text = table.Text();
+  EXPECT_THAT(text, HasSubstr("NO    noisy, +-20 %\n"));
+  EXPECT_EQ(text.find("noisy"), text.rfind("noisy"));
 }
 
 TEST(PinnedToTest, OneProcessorAndBack) {
