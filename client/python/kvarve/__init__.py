@@ -13,9 +13,9 @@ A miss is an answer. Everything else that goes wrong raises kvarve.Error, whose 
 
 from kvarve._native import (CHAIN_HASH_VERSION, Block, ChainHasher, ElementType, Engine, Error, Grants, Keys, Namespace,
                             View, block_bytes, chain_keys, namespace_id)
-from kvarve.attention import attend, merge_states
+from kvarve.attention import attend, key_diff, merge_states
 from kvarve.client import Client
 
 __version__ = "0.1.0"
 __all__ = ["CHAIN_HASH_VERSION", "Block", "ChainHasher", "Client", "ElementType", "Engine", "Error", "Grants", "Keys",
-           "Namespace", "View", "attend", "block_bytes", "chain_keys", "merge_states", "namespace_id"]
+           "Namespace", "View", "attend", "block_bytes", "chain_keys", "key_diff", "merge_states", "namespace_id"]

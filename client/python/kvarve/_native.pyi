@@ -192,5 +192,8 @@ class Engine:
 
 def attend(q: Any, blocks: Sequence[Any], out: Any, lse: Any, **shape: Any) -> None:
     """Use kvarve.attend."""
-def merge_states(outs: Sequence[Any], lses: Sequence[Any], out: Any, lse: Any, rows: int, dim: int) -> None:
+def key_diff(blocks: Sequence[Any], scores: Any, of_blocks: Any, **shape: Any) -> None:
+    """Use kvarve.key_diff."""
+def merge_states(outs: Sequence[Any], lses: Sequence[Any], base_two: Sequence[bool], sinks: Any, out: Any, lse: Any,
+                 tokens: int, heads: int, dim: int) -> None:
     """Use kvarve.merge_states."""

@@ -46,9 +46,31 @@ def attend(q: Any, blocks: Sequence[Any], *, layer: int, layers: int, kv_heads: 
     return out, lse
 
 
-def merge_states(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[memoryview, memoryview]:
-    """Joins the answers of the same queries over different parts of a context."""
-    shape = memoryview(outs[0]).shape
-    out, lse = _floats(shape), _floats(shape[:2])
-    _native.merge_states(outs, lses, out, lse, math.prod(shape[:2]), shape[2])
+def key_diff(blocks: Sequence[Any], *, layer: int, layers: int, kv_heads: int, block_tokens: int, k_dim: int,
+             element_type: Any, v_dim: int | None = None, kv_tokens: int | None = None) -> tuple[memoryview, memoryview]:
+    """How like the others each key is (KeyDiff, arXiv 2504.15364), of one layer of consecutive `blocks`.
+
+    Scores [kv_heads][tokens], each key's cosine to the mean of its head's unit keys, and of each block the mean of its
+    tokens': what is largest is the most redundant. `kv_tokens`, v_dim: as attend's. Raises kvarve.Error.
+    """
+    tokens = len(blocks) * block_tokens if kv_tokens is None else kv_tokens
+    scores, of_blocks = _floats((kv_heads, tokens)), _floats((-(-tokens // block_tokens),))
+    _native.key_diff(blocks, scores, of_blocks, layer=layer, layers=layers, kv_heads=kv_heads, block_tokens=block_tokens,
+                     k_dim=k_dim, v_dim=k_dim if v_dim is None else v_dim, element_type=element_type, tokens=tokens)
+    return scores, of_blocks
+
+
+def merge_states(outs: Sequence[Any], lses: Sequence[Any], *, bases: Sequence[str] | None = None,
+                 sinks: Any = None) -> tuple[memoryview, memoryview]:
+    """Joins the answers of the same queries over different parts of a context, [tokens][heads][dim] and [tokens][heads].
+
+    `bases`: of each part's log-sum-exps, "e" (natural: kvarve's, FlashAttention's; the default) or "2" (FlashInfer's).
+    `sinks`: fp32, a logit of each head that takes part once and has no value. The answer's are natural.
+    """
+    tokens, heads, dim = memoryview(outs[0]).shape
+    bases = ["e"] * len(outs) if bases is None else bases
+    if wrong := set(bases) - {"e", "2"}:
+        raise ValueError(f"bases of log-sum-exps are 'e' or '2', not {sorted(wrong)}")
+    out, lse = _floats((tokens, heads, dim)), _floats((tokens, heads))
+    _native.merge_states(outs, lses, [base == "2" for base in bases], sinks, out, lse, tokens, heads, dim)
     return out, lse

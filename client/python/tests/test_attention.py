@@ -75,6 +75,62 @@ def test_parts_merge_to_the_whole():
     assert_near(kvarve.merge_states([old[0], recent[0]], [old[1], recent[1]]), expected(q, numbers, 0, 0, 24))
 
 
+def test_keys_like_the_others_score_high_and_may_go():
+    numbers, blocks = make_blocks(3, 9)
+    scores, of_blocks = kvarve.key_diff(blocks, layer=1, kv_tokens=21, **SHAPE)
+    want = []
+    for head in range(HEADS):
+        keys = [row(numbers, 1, 0, head, t) for t in range(21)]
+        unit = [[x / math.sqrt(sum(y * y for y in key)) for x in key] for key in keys]
+        mean = [sum(column) / 21 for column in zip(*unit)]
+        length = math.sqrt(sum(x * x for x in mean))
+        want.append([sum(a * b for a, b in zip(key, mean)) / length for key in unit])
+    for head in range(HEADS):
+        assert scores.tolist()[head] == pytest.approx(want[head], abs=1e-5)
+    means = [sum(sum(head[begin : begin + TOKENS]) for head in want) / (HEADS * min(TOKENS, 21 - begin)) for begin in (0, 8, 16)]
+    assert of_blocks.tolist() == pytest.approx(means, abs=1e-5)
+
+    # What is left without the most redundant block: the others, each where it was, and merged.
+    q, buffer = queries(10)
+    gone = max(range(2), key=lambda i: of_blocks[i])
+    parts = [kvarve.attend(buffer, [blocks[i]], layer=1, kv_position=8 * i, kv_tokens=5 if i == 2 else 8,
+                           q_position=20, **SHAPE) for i in range(3) if i != gone]
+    left = [expected(q, numbers, 1, 8 * i, min(21, 8 * i + 8)) for i in range(3) if i != gone]
+    total = [math.log(sum(math.exp(part[1][head]) for part in left)) for head in range(QUERY_HEADS)]
+    outs = [[sum(math.exp(part[1][h] - total[h]) * part[0][h][d] for part in left) for d in range(DIM)] for h in range(QUERY_HEADS)]
+    assert_near(kvarve.merge_states([out for out, _ in parts], [lse for _, lse in parts]), (outs, total))
+    with pytest.raises(kvarve.Error, match="over a table of 3 pages"):
+        kvarve.key_diff(blocks, layer=1, kv_tokens=25, **SHAPE)
+
+
+def floats(values):
+    return memoryview(array.array("f", values)).cast("B").cast("f", (1, QUERY_HEADS))
+
+
+def test_merges_sums_of_either_base_and_a_sink_once():
+    numbers, blocks = make_blocks(3, 7)
+    q, buffer = queries(8)
+    old = kvarve.attend(buffer, blocks[:2], layer=1, q_position=23, **SHAPE)
+    recent = kvarve.attend(buffer, blocks[2:], layer=1, kv_position=16, **SHAPE)
+    of_two = [floats([x / math.log(2) for x in lse.tolist()[0]]) for lse in (old[1], recent[1])]
+    want = expected(q, numbers, 1, 0, 24)
+    outs, natural = [old[0], recent[0]], [old[1], recent[1]]
+    for lses, bases in ((natural, ["e", "e"]), ([of_two[0], recent[1]], ["2", "e"]), (of_two, ["2", "2"])):
+        assert_near(kvarve.merge_states(outs, lses, bases=bases), want)
+    sinks = [0.5, -1.0, 2.0, 0.0]
+    for head, sink in enumerate(sinks):  # one token more, whose V is 0
+        lse = math.log(math.exp(want[1][head]) + math.exp(sink))
+        want[0][head] = [x * math.exp(want[1][head] - lse) for x in want[0][head]]
+        want[1][head] = lse
+    assert_near(kvarve.merge_states(outs, natural, sinks=floats(sinks)), want)
+    with pytest.raises(ValueError, match="'e' or '2', not .'10'"):
+        kvarve.merge_states(outs, natural, bases=["e", "10"])
+    with pytest.raises(kvarve.Error, match="as many outputs"):
+        kvarve.merge_states(outs, natural, bases=["e"])
+    with pytest.raises(kvarve.Error, match="sinks has 4 bytes, not 16"):
+        kvarve.merge_states(outs, natural, sinks=array.array("f", [1.0]))
+
+
 def test_what_does_not_fit_is_refused():
     _, blocks = make_blocks(1, 5)
     _, buffer = queries(6)
