@@ -16,9 +16,9 @@ absl::StatusOr<const Driver*> Load() {
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = ::dlerror();
-    return absl::NotFoundError(
-        absl::StrFormat("no CUDA driver on this host (%s); kvarve wants %s, or the CPU device",
-                        why == nullptr ? "libcuda.so.1" : why, kWantedDriver));
+    return absl::NotFoundError(absl::StrFormat("no CUDA driver on this host (%s); kvarve wants %s",
+                                               why == nullptr ? "libcuda.so.1" : why,
+                                               kWantedDriver));
   }
   const auto get = reinterpret_cast<GetProcAddress>(::dlsym(library, "cuGetProcAddress_v2"));
   if (get == nullptr) {

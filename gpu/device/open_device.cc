@@ -15,9 +15,12 @@ absl::StatusOr<std::shared_ptr<ComputeDevice>> OpenDevice(std::string_view name)
     return absl::InvalidArgumentError(
         absl::StrCat("a device is cpu, cuda or cuda:UUID, not ", ToAbsl(name)));
   }
-  KV_ASSIGN_OR_RETURN(const cuda::Driver* driver, cuda::LoadDriver());
+  const absl::StatusOr<const cuda::Driver*> driver = cuda::LoadDriver();
+  if (absl::IsNotFound(driver.status()))
+    return absl::NotFoundError(absl::StrCat(driver.status().message(), ", or the device cpu"));
+  KV_RETURN_IF_ERROR(driver.status());
   KV_ASSIGN_OR_RETURN(const std::span<const std::byte> module, KernelModule());
-  return OpenCudaDevice(*driver, name == "cuda" ? std::string_view() : name.substr(5), module);
+  return OpenCudaDevice(**driver, name == "cuda" ? std::string_view() : name.substr(5), module);
 }
 
 }  // namespace kvarve

@@ -55,7 +55,16 @@ int main(int argc, char** argv) {
   app.add_option("--device", settings.device, "UUID of the GPU, where there are several");
   app.add_option("--staging", settings.staging, "host memory for each engine's blocks")
       ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
+  app.set_version_flag("--version", "kvarve-agent " KVARVE_VERSION);
+  app.footer(
+      "Exit codes: 0 ended by SIGTERM or SIGINT; 1 it cannot serve, or the GPU failed: begin "
+      "another;\n"
+      "2 wrong command line.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Error& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   sigset_t ends;
   ::sigemptyset(&ends);
   ::sigaddset(&ends, SIGTERM);
