@@ -16,18 +16,24 @@ def symbols(path):
     return subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout
 
 
-def lines_of_code(path):
+def lines(path):
     with open(path, encoding="utf-8") as f:
-        return sum(1 for line in f if line.strip() and not line.strip().startswith("//"))
+        return f.readlines()
+
+
+def lines_of_code(path):
+    return sum(1 for line in lines(path) if line.strip() and not line.strip().startswith("//"))
 
 
 def too_large(folder):
-    """What is over the limits, tests and planted bugs apart. Lines of code: neither blank nor comment."""
+    """What is over the limits, tests and planted bugs apart. The sum is of lines of code, neither blank nor comment; a file
+    is as long as it is."""
     files = [path for end in ("h", "cc", "cu") for path in glob.glob(f"{folder}/**/*.{end}", recursive=True)
              if "_test." not in path and "planted" not in path]
     sizes = {path: lines_of_code(path) for path in files}
-    print(f"{sum(sizes.values())} lines of code in {len(sizes)} files of the emulator")
-    wrong = [f"{path}: {size} lines of code" for path, size in sizes.items() if size > MAX_FILE_LINES]
+    long = {path: len(lines(path)) for path in files}
+    print(f"{sum(sizes.values())} lines of code, {sum(long.values())} in all, in {len(sizes)} files of the emulator")
+    wrong = [f"{path}: {size} lines" for path, size in long.items() if size > MAX_FILE_LINES]
     if len(sizes) < 10 or sum(sizes.values()) > MAX_LINES:
         wrong.append(f"{len(sizes)} files of {sum(sizes.values())} lines of code; {MAX_LINES} are allowed")
     return wrong
