@@ -26,7 +26,12 @@ int main(int argc, char** argv) {
       ->multi_option_policy(last);
   app.add_option("--device", plan.uuid, "UUID, where there are several")->multi_option_policy(last);
   app.add_option("--steps", wanted, "only these steps");
-  CLI11_PARSE(app, argc, argv);
+  app.footer("Exit codes: 0 every step was ok; 1 one was not; 2 wrong command line.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Error& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   const auto module = kvarve::KernelModule();
   if (!module.ok()) {
     std::fprintf(stderr, "%s\n", module.status().ToString().c_str());
@@ -45,7 +50,9 @@ int main(int argc, char** argv) {
   std::vector<Step> steps = GpuSteps(plan);
   for (const std::string& name : wanted) {
     if (std::ranges::none_of(steps, [&](const Step& step) { return step.name == name; })) {
-      std::fprintf(stderr, "no step %s\n", name.c_str());
+      std::fprintf(stderr, "no step %s; there are:", name.c_str());
+      for (const Step& step : steps) std::fprintf(stderr, " %s", step.name.c_str());
+      std::fprintf(stderr, "\n");
       return 2;
     }
   }
