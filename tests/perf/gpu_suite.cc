@@ -2,6 +2,7 @@
 // in the canonical layout and scattered back, beside a copy of as many bytes in their own order,
 // block by block and past the caches too (a plain memcpy of a block also reads what it overwrites).
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <numeric>
@@ -9,6 +10,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gpu/device/cpu_device.h"
@@ -59,7 +61,16 @@ class Pages {
     std::shuffle(ids_.begin(), ids_.end(), std::mt19937_64(1));
   }
 
-  enum class What { kGather, kScatter, kCopyOut, kCopyIn, kPiecesOut, kPiecesIn };
+  enum class What {
+    kGather,
+    kScatter,
+    kCopyOut,
+    kCopyIn,
+    kPiecesOut,
+    kPiecesIn,
+    kLanesOut,
+    kLanesIn
+  };
   // All pages once; GB/s of what was moved.
   double Run(What what) {
     const double start = NowMicros();
@@ -78,11 +89,20 @@ class Pages {
       if (what == What::kPiecesOut || what == What::kPiecesIn) Pieces(what, ids, at.data());
       if (what == What::kCopyOut) StreamRows({at.data(), row, same, row, bytes, 1});
       if (what == What::kCopyIn) StreamRows({same, row, at.data(), row, bytes, 1});
+      if (what == What::kLanesOut) Lanes(at.data(), same, bytes);
+      if (what == What::kLanesIn) Lanes(same, at.data(), bytes);
     }
     return static_cast<double>(blocks_.size()) / (NowMicros() - start) / 1000;
   }
 
  private:
+  static void Lanes(std::byte* to, const std::byte* from, size_t bytes) {
+    std::array<RowCopy, kMaxLanes> lanes;
+    const size_t part = bytes / kMaxLanes;
+    for (size_t i = 0; i < kMaxLanes; ++i)
+      lanes[i] = {to + i * part, 0, from + i * part, 0, part, 1};
+    StreamLanes(lanes);
+  }
   // HND: the same pieces (16 tokens of one head) in the same order, and nothing besides.
   void Pieces(What what, std::span<const int64_t> ids, std::byte* block) {
     constexpr int64_t kPiece = kPageTokens * kRow;
@@ -149,8 +169,26 @@ void SmallPageRows(BenchTable* table) {
   }
 }
 
+// How much more a plain copy gets in four streams, as the gather has them.
+void StreamRowsOfCopies(BenchTable* table) {
+  using What = Pages::What;
+  std::optional<Pages> pages;
+  for (const auto& [name, mine, bare] : {std::tuple("out", What::kLanesOut, What::kCopyOut),
+                                         std::tuple("in", What::kLanesIn, What::kCopyIn)}) {
+    const std::string row = std::string("gpu/four_streams_of_plain_copy/") + name;
+    if (!table->Wants(row)) continue;
+    if (!pages) pages.emplace(PageOrder::kHnd);
+    table->Compare({.name = row,
+                    .unit = "GB/s",
+                    .better = Better::kHigher,
+                    .mine = [&, what = mine] { return pages->Run(what); },
+                    .bare = [&, what = bare] { return pages->Run(what); }});
+  }
+}
+
 void RunGpuSuite(BenchTable* table) {
   SmallPageRows(table);
+  StreamRowsOfCopies(table);
   Rows(table, PageOrder::kHnd, "hnd", 0.9);
   Rows(table, PageOrder::kCrossLayer, "cross_layer", 0.9);
   Rows(table, PageOrder::kNhd, "nhd", 0.7);
