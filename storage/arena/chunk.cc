@@ -117,30 +117,33 @@ ChunkMemory::ChunkMemory(std::byte* base, uint64_t bytes, uint64_t page_bytes, b
 
 ChunkMemory::~ChunkMemory() { ::munmap(base_, bytes_); }
 
-bool ChunkMemory::Populate(uint64_t offset, uint64_t size) const {
+ChunkMemory::Present ChunkMemory::Populate(uint64_t offset, uint64_t size) const {
   KV_CHECK(offset <= bytes_ && size <= bytes_ - offset);
+  Present all = Present::kYes;
   while (size > 0) {
     const bool by_huge_pages = collapse_failures_left_.load(std::memory_order_relaxed) > 0 &&
                                offset % kHugePageBytes == 0 && size >= kHugePageBytes;
     const uint64_t step = by_huge_pages ? kHugePageBytes : size;
-    if (!(by_huge_pages && Collapse(base_ + offset)) && !PopulateSmall(base_ + offset, step)) {
-      return false;
-    }
+    Present one = by_huge_pages ? PopulateHuge(base_ + offset) : Present::kNo;
+    if (one != Present::kYes && !PopulateSmall(base_ + offset, step)) return Present::kNo;
+    if (one == Present::kBusy) all = Present::kBusy;
     offset += step;
     size -= step;
   }
-  return true;
+  return all;
 }
 
-bool ChunkMemory::Collapse(std::byte* at) const {
-  const bool is_huge = PopulateHugePage(at);
-  if (is_huge) {
+// kNo: it will be small pages.
+ChunkMemory::Present ChunkMemory::PopulateHuge(std::byte* at) const {
+  if (PopulateHugePage(at)) {
     collapse_failures_left_.store(kMaxCollapseFailures, std::memory_order_relaxed);
-  } else {
-    collapse_failures_left_.fetch_sub(1, std::memory_order_relaxed);
+    page_bytes_.store(kHugePageBytes, std::memory_order_relaxed);
+    return Present::kYes;
   }
-  page_bytes_.store(is_huge ? kHugePageBytes : kSmallPageBytes, std::memory_order_relaxed);
-  return is_huge;
+  page_bytes_.store(kSmallPageBytes, std::memory_order_relaxed);
+  if (errno == EAGAIN) return Present::kBusy;
+  collapse_failures_left_.fetch_sub(1, std::memory_order_relaxed);
+  return Present::kNo;
 }
 
 }  // namespace kvarve

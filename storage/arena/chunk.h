@@ -42,9 +42,13 @@ class ChunkMemory {
   uint64_t page_bytes() const { return page_bytes_.load(std::memory_order_relaxed); }
   const std::shared_ptr<const UniqueFd>& fd() const { return fd_; }
 
-  // Makes the pages of [offset, offset + size) present without changing their contents. False when
-  // the kernel cannot (too old, no memory): the first copy will do it then.
-  bool Populate(uint64_t offset, uint64_t size) const;
+  enum class Present {
+    kNo,    // the kernel cannot (too old, no memory): the first copy will do it
+    kYes,   // in the largest pages that are to be had
+    kBusy,  // in small pages, as some are in hand just now: worth another call
+  };
+  // Makes the pages of [offset, offset + size) present without changing their contents.
+  Present Populate(uint64_t offset, uint64_t size) const;
 
   // Set when the arena has dropped the chunk: a Populate under way stops soon.
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
@@ -52,7 +56,7 @@ class ChunkMemory {
 
  private:
   ChunkMemory(std::byte* base, uint64_t bytes, uint64_t page_bytes, bool collapses);
-  bool Collapse(std::byte* at) const;
+  Present PopulateHuge(std::byte* at) const;
 
   std::byte* const base_;
   const uint64_t bytes_;

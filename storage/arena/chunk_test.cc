@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ namespace kvarve {
 namespace {
 
 constexpr uint64_t kBytes = 32ull << 20;
+using Present = ChunkMemory::Present;
 
 std::shared_ptr<ChunkMemory> MakeChunk() {
   auto memory = ChunkMemory::Create("chunk-test", kBytes, /*huge_pages=*/false);
@@ -158,14 +160,15 @@ TEST(ChunkMemoryTest, ReservedHugePagesAreUsedAndSealedAlike) {
   EXPECT_EQ(2u << 20, (*memory)->page_bytes());
   ExpectNoWayToWrite((*memory)->fd()->get());
   (*memory)->base()[kBytes - 1] = std::byte{3};
-  EXPECT_TRUE((*memory)->Populate(0, kBytes));
+  EXPECT_EQ((*memory)->Populate(0, kBytes), Present::kYes);
 }
 
 TEST(ChunkMemoryTest, PopulateTouchesTheRangeAndKeepsTheBytes) {
   auto memory = MakeChunk();
   EXPECT_EQ(0u, ResidentBytes(memory->fd()->get()));
   memory->base()[8 << 20] = std::byte{42};
-  if (!memory->Populate(8 << 20, 4 << 20)) GTEST_SKIP() << "no MADV_POPULATE_WRITE here";
+  if (memory->Populate(8 << 20, 4 << 20) == Present::kNo)
+    GTEST_SKIP() << "no MADV_POPULATE_WRITE here";
   EXPECT_EQ(4u << 20, ResidentBytes(memory->fd()->get()));
   EXPECT_EQ(std::byte{42}, memory->base()[8 << 20]);
 }
@@ -175,13 +178,36 @@ TEST(ChunkMemoryTest, PopulateGivesHugePagesOfTheRangeAndNoMore) {
   auto memory = ChunkMemory::Create("chunk-test", kBytes, /*huge_pages=*/true);
   ASSERT_TRUE(memory.ok()) << memory.status();
   (*memory)->base()[8 << 20] = std::byte{42};
-  if (!(*memory)->Populate(8 << 20, 5 << 20)) GTEST_SKIP() << "no MADV_POPULATE_WRITE here";
+  if ((*memory)->Populate(8 << 20, 5 << 20) == Present::kNo)
+    GTEST_SKIP() << "no MADV_POPULATE_WRITE here";
   EXPECT_EQ(std::byte{42}, (*memory)->base()[8 << 20]);
   const uint64_t page_bytes = (*memory)->page_bytes();
   EXPECT_TRUE(page_bytes == 4096 || page_bytes == 2 << 20) << page_bytes;
   // Reserved pages are whole ones, and not counted here.
   const uint64_t resident = ResidentBytes((*memory)->fd()->get());
   EXPECT_TRUE(resident == 5 << 20 || page_bytes != 4096) << resident;
+}
+
+// A page that a pipe holds cannot become part of a huge one; when the pipe is read, it can.
+TEST(ChunkMemoryTest, PagesInHandAreToldAndBecomeHugeLater) {
+  auto memory = ChunkMemory::Create("chunk-test", kBytes, /*huge_pages=*/true);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  std::byte* const page = (*memory)->base() + (10 << 20) + 8192;
+  *page = std::byte{42};
+  int pipe[2];
+  ASSERT_EQ(0, ::pipe2(pipe, O_CLOEXEC));
+  const UniqueFd out(pipe[0]), in(pipe[1]);
+  const iovec held{page, 4096};
+  ASSERT_EQ(4096, ::vmsplice(in.get(), &held, 1, 0));
+  const Present present = (*memory)->Populate(8 << 20, 4 << 20);
+  if (present != Present::kBusy) GTEST_SKIP() << "no MADV_COLLAPSE of shared memory here";
+  EXPECT_EQ(4u << 20, ResidentBytes((*memory)->fd()->get()));
+  char copy[4096];
+  ASSERT_EQ(4096, ::read(out.get(), copy, sizeof(copy)));
+  EXPECT_EQ(copy[0], 42);
+  EXPECT_EQ((*memory)->Populate(8 << 20, 4 << 20), Present::kYes);
+  EXPECT_EQ((*memory)->page_bytes(), 2u << 20);
+  EXPECT_EQ(*page, std::byte{42});
 }
 
 TEST(PageWorkerTest, TouchesWhatIsAskedForAndNoMore) {

@@ -86,12 +86,28 @@ void PageWorker::Run() {
 }
 
 bool PageWorker::Touch(const Range& range) {
+  std::vector<uint64_t> left;
   const uint64_t end = range.offset + range.size;
-  for (uint64_t offset = range.offset; offset < end; offset += kStepBytes) {
-    if (stop_.load(std::memory_order_relaxed) || range.memory->cancelled()) return false;
-    if (!range.memory->Populate(offset, std::min(kStepBytes, end - offset))) return false;
+  for (uint64_t offset = range.offset; offset < end; offset += kStepBytes) left.push_back(offset);
+  for (int tries = kTries; !left.empty(); --tries) {
+    std::vector<uint64_t> busy;
+    for (const uint64_t offset : left) {
+      if (stop_.load(std::memory_order_relaxed) || range.memory->cancelled()) return false;
+      const auto present = range.memory->Populate(offset, std::min(kStepBytes, end - offset));
+      if (present == ChunkMemory::Present::kNo) return false;
+      if (present == ChunkMemory::Present::kBusy) busy.push_back(offset);
+    }
+    if (busy.empty() || tries == 1) break;
+    left = std::move(busy);
+    Pause();
   }
   return true;
+}
+
+// While a device writes from pages they stay small, and it is soon done with them.
+void PageWorker::Pause() {
+  MutexLock lock(&mutex_);
+  if (!stop_.load(std::memory_order_relaxed)) wake_.wait_for(mutex_, kPause);
 }
 
 }  // namespace kvarve

@@ -5,6 +5,7 @@
 #ifndef KVARVE_STORAGE_ARENA_PAGE_WORKER_H_
 #define KVARVE_STORAGE_ARENA_PAGE_WORKER_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -22,7 +23,7 @@ class PageWorker {
  public:
   // More extents than this waiting: the rest is touched by the first copy.
   static constexpr size_t kMaxQueued = 64;
-  static constexpr uint64_t kStepBytes = 4ull << 20;
+  static constexpr uint64_t kStepBytes = 2ull << 20;
 
   // Told, on this thread, of a range whose pages are all there, and of all of a memory before it is
   // let go of.
@@ -47,6 +48,10 @@ class PageWorker {
   void Run();
   // Whether all of its pages are there.
   bool Touch(const Range& range);
+  void Pause();
+
+  static constexpr int kTries = 10;  // at pages that are in hand
+  static constexpr std::chrono::milliseconds kPause{10};
 
   const Told on_present_, on_unmap_;
   Mutex mutex_;

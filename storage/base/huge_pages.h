@@ -22,9 +22,10 @@ inline constexpr uint64_t kHugePageBytes = 2ull << 20;
 void* MapShared(int fd, uint64_t bytes, int protection);
 
 // Makes the 2 MiB at `at` present as one huge page; what was written there stays, and may be read
-// and written meanwhile. False: the kernel does not do it or has none now.
-// REQUIRES: `at` a multiple of 2 MiB, mapped writable.  BLOCKS: while a page is cleared (2 ms),
-// longer when the kernel has to make room for it.
+// and written meanwhile. False, with errno: EAGAIN when somebody has a small page of it in hand, as
+// a device that writes from there has: later it may do. Else the kernel does not do it, or has
+// none. REQUIRES: `at` a multiple of 2 MiB, mapped writable.  BLOCKS: while a page is cleared (2
+// ms), longer when the kernel has to make room for it.
 bool PopulateHugePage(std::byte* at);
 
 }  // namespace kvarve
