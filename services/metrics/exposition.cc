@@ -226,7 +226,8 @@ const Metric kMetrics[] = {
      [](Snapshot s, Out out) { out.Add(s.cache.index.doomed); }},
     {"kvarve_index_bytes", kGauge, "", "Memory of the index.",
      [](Snapshot s, Out out) { out.Add(s.cache.index.memory_bytes); }},
-    {"kvarve_policy_bytes", kGauge, "", "Memory of the eviction policy.",
+    {"kvarve_policy_bytes", kGauge, "",
+     "Memory of the eviction policy, and of who stands behind whom.",
      [](Snapshot s, Out out) { out.Add(s.cache.policy_bytes); }},
     {"kvarve_policy_info", kGauge, "policy", "1 for the eviction policy.",
      [](Snapshot s, Out out) {

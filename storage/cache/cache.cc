@@ -240,7 +240,7 @@ CacheStats Cache::Stats() const {
   stats.arena = rep_->arena->Stats();
   stats.index = rep_->index->Stats();
   stats.policy = rep_->policy->Name();
-  stats.policy_bytes = rep_->policy->MemoryBytes();
+  stats.policy_bytes = rep_->policy->MemoryBytes() + rep_->families.MemoryBytes();
   stats.learning = rep_->policy->Learning();
   stats.namespaces = rep_->handle_of.size();
   stats.leases = rep_->leases.size();
@@ -298,8 +298,9 @@ absl::Status Cache::CheckInvariants() const {
   }
   for (const auto& [parent, count] : children) {
     const IndexEntry& entry = r.index->Get(parent);
-    if (entry.used && entry.live && entry.children > count)
-      return Differs("children", entry.children, count);
+    const uint64_t adopted = r.families.HasAdopted(parent) ? 1 : 0;
+    if (entry.used && entry.live && entry.children > count + adopted)
+      return Differs("children", entry.children, count + adopted);
   }
   for (NamespaceIndex ns = 0; ns < kMaxNamespaces; ++ns) {
     if (blocks[ns] != r.blocks_of_index[ns]) {

@@ -197,7 +197,7 @@ struct CacheStats {
   IndexStats index;
   std::vector<PoolStats> pools;
   std::string_view policy;  // its name
-  uint64_t policy_bytes = 0;
+  uint64_t policy_bytes = 0;  // with the families
   PolicyLearning learning;
   uint64_t namespaces = 0;
   uint64_t leases = 0, leased_bytes = 0, quarantined_bytes = 0;

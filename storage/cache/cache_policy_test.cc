@@ -1,7 +1,8 @@
 // The cache with each eviction policy: what must be true whoever leaves. Random sessions put, read,
 // lease and invalidate; after each step a naive record of what the cache said is compared with what
-// it answers now: nothing leased is gone, no block is left whose parent left to make room, no more
-// is kept than there is room for, and every refusal has its reason. (cache_model_test predicts each
+// it answers now: nothing leased is gone, no block that a lookup can reach left while one that none
+// can was kept, no more is kept than there is room for, and every refusal has its reason.
+// (cache_model_test predicts each
 // victim, which is possible for lru alone.)
 #include <gtest/gtest.h>
 
@@ -150,16 +151,43 @@ class Record {
   }
   void Released(LeaseId lease) { leases_.erase(lease); }
   const std::map<LeaseId, std::set<std::string>>& leases() const { return leases_; }
+  uint64_t dead_left() const { return dead_left_; }
+
+  bool IsLeased(const BlockKey& key) const {
+    return std::ranges::any_of(leases_,
+                               [&](const auto& l) { return l.second.contains(Name(key)); });
+  }
+  void Invalidated(const BlockKey& key) { parents_.erase(Name(key)); }
+  // Before a put of the chain, after which nothing of it is dead.
+  void Begin(std::span<const BlockKey> chain) {
+    std::set<std::string> coming;
+    for (const BlockKey& key : chain) coming.insert(Name(key));
+    before_ = parents_;
+    dead_.clear();
+    for (const auto& [block, parent] : before_) {
+      std::string at = block;
+      while (!at.empty() && !coming.contains(at) && before_.contains(at)) at = before_.at(at);
+      if (!at.empty() && !coming.contains(at)) dead_.insert(block);
+    }
+  }
 
   void Check() {
     std::erase_if(parents_, [&](const auto& block) { return !node_.Has(keys_[block.first]); });
+    const auto left = [&](const auto& block) { return !parents_.contains(block.first); };
+    const auto is_here = [&](const std::string& block) { return parents_.contains(block); };
+    if (std::ranges::any_of(before_,
+                            [&](const auto& b) { return left(b) && !dead_.contains(b.first); })) {
+      ASSERT_TRUE(std::ranges::none_of(dead_, is_here))
+          << "a dead block is kept while live ones leave";
+    }
+    dead_left_ += static_cast<uint64_t>(
+        std::ranges::count_if(dead_, [&](const auto& b) { return !is_here(b); }));
+    before_.clear();
+    dead_.clear();
     ASSERT_LE(parents_.size(), kSlots);
     // Only where it would have cost something.
     if (std::exchange(refused_, false)) {
       ASSERT_EQ(parents_.size(), kSlots);
-    }
-    for (const auto& [block, parent] : parents_) {
-      ASSERT_TRUE(parent.empty() || parents_.contains(parent)) << "a dead block is kept";
     }
     for (const auto& [lease, blocks] : leases_) {
       for (const std::string& block : blocks) ASSERT_TRUE(parents_.contains(block));
@@ -178,6 +206,9 @@ class Record {
   std::map<std::string, std::string> parents_;
   std::map<std::string, BlockKey> keys_;
   std::map<LeaseId, std::set<std::string>> leases_;
+  std::map<std::string, std::string> before_;  // parents_, before the step's put
+  std::set<std::string> dead_;                 // of them
+  uint64_t dead_left_ = 0;
   bool refused_ = false;  // in the step before
 };
 
@@ -198,6 +229,7 @@ TEST_P(CachePolicyTest, WhateverLeavesTheseStay) {
     const size_t found = got.grants.size();
     if (got.lease != 0) record.Leased(std::span(chain).first(found), got.lease);
     if (found < chain.size()) {
+      record.Begin(chain);
       record.Put(chain, found, node.Put(chain, found, request), policy == "hazard");
     }
     if (HasFatalFailure()) return;
@@ -208,11 +240,17 @@ TEST_P(CachePolicyTest, WhateverLeavesTheseStay) {
     }
     record.Check();
     if (HasFatalFailure()) return;
+    const BlockKey& key = chain[random.Below(chain.size())];
+    if (random.OneIn(6) && !record.IsLeased(key)) {
+      node.cache().InvalidateKeys(node.ns().handle, std::span(&key, 1));
+      record.Invalidated(key);
+    }
     if (step % 100 == 0) {
       ASSERT_EQ(node.cache().CheckInvariants(), absl::OkStatus());
     }
   }
   EXPECT_GT(node.cache().Stats().evicted_blocks, 500u);
+  EXPECT_GT(record.dead_left(), 100u);
   EXPECT_EQ(node.cache().Stats().learning.is_trained, policy == "hazard");
 }
 

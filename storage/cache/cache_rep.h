@@ -27,6 +27,7 @@
 #include "storage/base/mutex.h"
 #include "storage/cache/cache.h"
 #include "storage/cache/device_memory.h"
+#include "storage/cache/families.h"
 #include "storage/index/index.h"
 #include "storage/policy/eviction_policy.h"
 
@@ -132,13 +133,20 @@ struct Cache::Rep {
   // free at once.
   std::optional<bool> TakeChunkOf(PoolId pool);
   bool ReclaimExtentOf(EntryId victim, KeptExtents* kept);
-  EntryId VictimOf(uint32_t group);
+  // A block of the group that no lookup can reach; kNoEntry: none is known.
+  EntryId DeadOf(uint32_t group);
+  EntryId VictimOf(uint32_t group);  // of the others
   EntryId OldestVictim(PoolId pool, uint32_t except_group);
+  EntryId DeadOrOldest(PoolId pool);
   // Takes a live entry out; frees its slot unless leased.
   void Remove(EntryId id, bool tell = true);  // `tell`: as an event
   // Removes the live entries among `owners` whose slot lies in chunk `chunk_id`, slice by slice;
   // takes the mutex itself.
   uint64_t RemoveOwners(const std::vector<uint32_t>& owners, uint64_t chunk_id);
+
+  EntryId RemoveFromFamily(EntryId id);
+  // The block has left the devices: if it is not here, what stands behind it is dead.
+  void GoneBelow(const NamespaceRecord& ns, const BlockKey& key, uint32_t depth);
 
   // ---- put.cc
   // After its parent. None: the index is full; the slot stays the caller's.
@@ -241,6 +249,9 @@ struct Cache::Rep {
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Index> index;
   std::unique_ptr<EvictionPolicy> policy;
+  Families families;
+  // The policy's, by NamespaceIndex.
+  std::vector<uint32_t> group_of_index = std::vector<uint32_t>(kMaxNamespaces);
 
   // By handle modulo kMaxNamespaces; the rest of a handle counts how often its place was used.
   std::vector<NamespaceRecord> namespaces;

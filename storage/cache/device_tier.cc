@@ -172,7 +172,13 @@ EntryId DeviceTier::Find(const NamespaceRecord& ns, const BlockKey& key) const {
 void DeviceTier::Drop(const NamespaceRecord& ns, const BlockKey& key,
                       const DeviceIndex::Place& place) {
   const EntryId id = Find(ns, key);
-  if (id != kNoEntry && index_.PlaceOf(id) == place) index_.Remove(id);
+  if (id != kNoEntry && index_.PlaceOf(id) == place) RemoveOne(ns, key, id);
+}
+
+void DeviceTier::RemoveOne(const NamespaceRecord& ns, const BlockKey& key, EntryId id) {
+  const uint32_t depth = index_.DepthOf(id);
+  index_.Remove(id);
+  cache_.GoneBelow(ns, key, depth);
 }
 
 // ---- Namespaces
@@ -231,7 +237,7 @@ absl::Status DeviceTier::FinishClear(const Clearing& clearing) {
 bool DeviceTier::Forget(const NamespaceRecord& ns, const BlockKey& key, EntryId host) {
   if (ns.device_ns == kNoDeviceNs) return false;
   const EntryId id = Find(ns, key);
-  if (id != kNoEntry) index_.Remove(id);
+  if (id != kNoEntry) RemoveOne(ns, key, id);
   if (const auto it = dirty_.find(host); it != dirty_.end()) it->second.is_forgotten = true;
   if (is_recovering()) forgotten_.emplace(ns.device_ns, key.bytes);
   return id != kNoEntry;
@@ -428,6 +434,7 @@ void DeviceTier::Reclaimed(uint32_t device, const SegmentTable& table) {
     if (const EntryId id = cache_.index->Find(record.index, key); id != kNoEntry) {
       return cache_.policy->OnCopied(id, false);
     }
+    cache_.GoneBelow(record, key, depth);
     cache_.events.Add(CacheEventKind::kRemoved, record.name, key, depth);
   };
   index_.RemoveSegment(device, table, tell);

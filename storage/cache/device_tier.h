@@ -132,6 +132,8 @@ class DeviceTier {
   DeviceTierStats& counted() { return counted_; }  // only its counters
 
  private:
+  // What stands behind the block may be dead then.
+  void RemoveOne(const NamespaceRecord& ns, const BlockKey& key, EntryId id);
   struct Dirty {
     uint64_t bytes = 0;
     uint32_t device = 0;

@@ -61,6 +61,7 @@ uint64_t Cache::Rep::Clear(NamespaceHandle ns, absl::Status* erased) {
       has_second = false;
     } else {
       record.index = r.free_indices.back();
+      r.group_of_index[record.index] = record.group;
       r.free_indices.pop_back();
       // What still lies in the old index is cleared already: its leaving is no event.
       r.handle_of_index[old] = Rep::kNoHandle;

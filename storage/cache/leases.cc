@@ -58,6 +58,7 @@ void Cache::Rep::UnleaseEntry(EntryId id) {
   if (index->Unlease(id) > 0) return;
   const IndexEntry& entry = index->Get(id);
   if (entry.live) {
+    families.Return(id);
     if (index->IsLeaf(id)) policy->OnEvictable(id, true);
     return;
   }

@@ -84,6 +84,7 @@ NamespaceRecord& Cache::Rep::AddNamespace(NamespaceInfo info) {
   }
   ++group->second.namespaces;
   record.group = group->second.number;
+  group_of_index[record.index] = record.group;
   record.used = ++namespace_uses;
   return record;
 }

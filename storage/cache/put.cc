@@ -103,6 +103,10 @@ class PutCall {
       }
       Exists(i, id, begin);
     }
+    // What waits for these blocks is dead no longer.
+    for (const size_t i : missing_) {
+      if (r_.families.Expect(NameOf(i), true)) expected_.push_back(i);
+    }
     AllocateAllowed(missing_.size());
     if (slots_.size() == missing_.size()) return end;
     size_t have = slots_.size();
@@ -152,12 +156,13 @@ class PutCall {
     }
   }
 
-  // Whether the n-th missing block may come at the cost of `victim`. Never where the block before
-  // the first is nowhere: no lookup would find it. Where there are devices, a block gets there
-  // through the host tier: all others may come, and who is worth least leaves again.
+  // Whether the n-th missing block may come at the cost of `victim` (kNoEntry: of a dead one).
+  // Never where the block before the first is nowhere: no lookup would find it. Where there are
+  // devices, a block gets there through the host tier: all others may come, and who is worth least
+  // leaves again.
   bool Admits(size_t n, EntryId victim) {
-    is_refused_ =
-        is_orphan_ || (r_.tier == nullptr && !r_.policy->Admits(TraitsOf(missing_[n]), victim));
+    is_refused_ = is_orphan_ || (victim != kNoEntry && r_.tier == nullptr &&
+                                 !r_.policy->Admits(TraitsOf(missing_[n]), victim));
     return !is_refused_;
   }
 
@@ -180,6 +185,10 @@ class PutCall {
     const EntryId id = parent != nullptr ? r_.index->Find(ns_.index, *parent) : kNoEntry;
     const auto depth = request_.first_depth + static_cast<uint32_t>(i);
     return r_.TraitsOf(ns_, request_.keys[i], depth, id, request_.recompute_us);
+  }
+
+  Families::Name NameOf(size_t i) const {
+    return {ns_.index, request_.first_depth + static_cast<uint32_t>(i), request_.keys[i]};
   }
 
   // Null: block `i` is a root.
@@ -233,6 +242,8 @@ class PutCall {
       if (results_[i] != PutResult::kStored) Offer(i);
     }
     for (; slot < slots_.size(); ++slot) r_.FreeSlot(slots_[slot]);
+    for (const size_t expected : expected_) r_.families.Expect(NameOf(expected), false);
+    expected_.clear();
     Offer(i);
     if (r_.tier != nullptr) r_.tier->UnreserveDirty(std::exchange(reserved_dirty_, 0));
     return i;
@@ -298,9 +309,10 @@ class PutCall {
   EntryId guard_ = kNoEntry;
   std::vector<SlotRef> slots_;  // of this group, in the order of its blocks to copy
   std::vector<Step> steps_;
-  std::vector<size_t> missing_;  // of this group
-  bool is_orphan_ = false;       // the parent that is claimed is in no tier
-  bool is_refused_ = false;      // at the cost of others
+  std::vector<size_t> missing_;   // of this group
+  std::vector<size_t> expected_;  // of these, for which others wait
+  bool is_orphan_ = false;        // the parent that is claimed is in no tier
+  bool is_refused_ = false;       // at the cost of others
   std::vector<uint64_t> checksums_;
   PutResult failure_ = PutResult::kRejectedNoSpace;
   std::vector<EntryId> run_;  // stored one after the other, and not yet offered to a device
@@ -317,10 +329,23 @@ std::optional<EntryId> Cache::Rep::InsertBlock(const NamespaceRecord& ns, const 
   ++blocks_of_index[ns.index];
   arena->SetOwner(block.slot, *id);
   const EntryId linked = index->Get(*id).parent;
+  families.Add(*id);
+  if (linked != kNoEntry) {
+    families.SetParent(*id, linked);
+  } else if (block.parent != nullptr && block.depth > 0 &&
+             index->Find(ns.index, *block.parent) == kNoEntry) {
+    const bool is_on_device = tier != nullptr && tier->Find(ns, *block.parent) != kNoEntry;
+    families.SetParent(*id, {ns.index, block.depth - 1, *block.parent}, ns.group,
+                       is_on_device ? Families::Parent::kOnDevice : Families::Parent::kGone);
+  }
   BlockTraits traits = TraitsOf(ns, block.key, block.depth, linked, block.recompute_us);
   traits.is_loaded = block.is_loaded;
   policy->OnInsert(*id, traits, /*evictable=*/true);
   if (linked != kNoEntry && index->Get(linked).children == 1) policy->OnEvictable(linked, false);
+  if (families.Adopt(*id, {ns.index, block.depth, block.key})) {
+    index->AddChild(*id);
+    policy->OnEvictable(*id, false);
+  }
   return *id;
 }
 

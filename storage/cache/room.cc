@@ -69,9 +69,10 @@ void Cache::Rep::FreeSlot(SlotRef slot) {
 // it goes.
 bool Cache::Rep::MakeRoom(const NamespaceRecord& ns, absl::FunctionRef<bool(EntryId victim)> admits,
                           KeptExtents* kept) {
-  const EntryId own = VictimOf(ns.group);
-  if (own != kNoEntry && !admits(own)) return false;
-  while (kept->extents < kMaxKeptExtents) {
+  const EntryId dead = DeadOf(ns.group);
+  const EntryId own = dead != kNoEntry ? dead : VictimOf(ns.group);
+  if (own != kNoEntry && !admits(dead != kNoEntry ? kNoEntry : own)) return false;
+  while (dead == kNoEntry && kept->extents < kMaxKeptExtents) {
     const EntryId other = OldestVictim(ns.info.pool, ns.group);
     if (other == kNoEntry) break;
     if (own != kNoEntry && policy->LastTouch(own) < policy->LastTouch(other)) break;
@@ -82,6 +83,14 @@ bool Cache::Rep::MakeRoom(const NamespaceRecord& ns, absl::FunctionRef<bool(Entr
   ++counters.evicted_blocks;
   ++tenants[ns.info.pool].counted.evicted_blocks;
   return true;
+}
+
+EntryId Cache::Rep::DeadOf(uint32_t group) {
+  while (true) {
+    const EntryId dead = families.Dead(group);
+    if (dead == kNoEntry || index->Get(dead).leases == 0) return dead;
+    families.SetAside(dead);
+  }
 }
 
 // Leasing tells the policy nothing, so that a read costs it no more than the touch: leased entries
@@ -105,6 +114,14 @@ EntryId Cache::Rep::OldestVictim(PoolId pool, uint32_t except_group) {
       oldest = victim;
   }
   return oldest;
+}
+
+EntryId Cache::Rep::DeadOrOldest(PoolId pool) {
+  for (auto it = groups.lower_bound({pool, 0}); it != groups.end() && it->first.first == pool;
+       ++it) {
+    if (const EntryId dead = DeadOf(it->second.number); dead != kNoEntry) return dead;
+  }
+  return OldestVictim(pool, UINT32_MAX);
 }
 
 // False, and nothing removed, when a lease or a put in progress keeps part of the extent: then its
@@ -200,7 +217,7 @@ std::pair<uint64_t, uint64_t> Cache::Evict(uint64_t bytes, std::string_view tena
     for (bool more = true; more && freed < bytes;) {
       MutexLock lock(&rep_->mutex);
       for (size_t i = 0; i < kKeysPerHold && freed < bytes; ++i) {
-        const EntryId victim = rep_->OldestVictim(pool.second, UINT32_MAX);
+        const EntryId victim = rep_->DeadOrOldest(pool.second);
         more = victim != kNoEntry;
         if (!more) break;
         const auto ns = rep_->handle_of_index[rep_->index->Get(victim).ns];
@@ -234,12 +251,31 @@ void Cache::Rep::Remove(EntryId id, bool tell) {
   --blocks_of_index[entry.ns];
   const SlotRef slot{entry.slot};
   const bool leased = entry.leases > 0;
+  const EntryId adopter = RemoveFromFamily(id);
   policy->OnRemove(id);
   const EntryId parent = index->Remove(id);
   if (!leased) FreeSlot(slot);
-  if (parent != kNoEntry && index->Get(parent).live && index->Get(parent).leases == 0) {
-    policy->OnEvictable(parent, true);
-  }
+  const auto may_leave = [this](EntryId leaf) {
+    if (index->Get(leaf).live && index->Get(leaf).leases == 0) policy->OnEvictable(leaf, true);
+  };
+  if (parent != kNoEntry) may_leave(parent);
+  if (adopter != kNoEntry && index->DropChild(adopter)) may_leave(adopter);
+}
+
+EntryId Cache::Rep::RemoveFromFamily(EntryId id) {
+  const IndexEntry& entry = index->Get(id);
+  const NamespaceHandle ns = handle_of_index[entry.ns];
+  if (ns == kNoHandle) return families.Remove(id, index->LinkedParent(id));
+  const bool is_on_device = tier != nullptr && tier->Find(*FindRecord(ns), entry.key) != kNoEntry;
+  return families.Remove(
+      id, index->LinkedParent(id),
+      {static_cast<NamespaceIndex>(entry.ns), static_cast<uint32_t>(entry.depth), entry.key},
+      group_of_index[entry.ns],
+      is_on_device ? Families::Parent::kOnDevice : Families::Parent::kGone);
+}
+
+void Cache::Rep::GoneBelow(const NamespaceRecord& ns, const BlockKey& key, uint32_t depth) {
+  families.ParentGone({ns.index, depth, key});
 }
 
 uint64_t Cache::Rep::RemoveOwners(const std::vector<uint32_t>& owners, uint64_t chunk_id) {

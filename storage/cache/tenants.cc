@@ -98,7 +98,7 @@ bool Cache::Rep::MakeRoomUnder(const std::optional<Resource>& limit, const Names
     if (pool == ns.info.pool || tenant.slots <= tenant.share_entries) continue;
     const uint64_t above = tenant.slots - tenant.share_entries;
     if (above <= most) continue;
-    const EntryId oldest = OldestVictim(pool, UINT32_MAX);
+    const EntryId oldest = DeadOrOldest(pool);
     if (oldest == kNoEntry) continue;
     victim = oldest, most = above, of = pool;
   }

@@ -211,6 +211,20 @@ EntryId Index::Remove(EntryId id) {
   return childless_parent;
 }
 
+void Index::AddChild(EntryId id) {
+  IndexEntry& entry = rep_->slab[id];
+  KV_CHECK(entry.used && entry.live);
+  if (entry.children != kChildrenMax) entry.children = entry.children + 1;
+}
+
+bool Index::DropChild(EntryId id) {
+  IndexEntry& entry = rep_->slab[id];
+  KV_CHECK(entry.used && entry.live && entry.children > 0);
+  if (entry.children == kChildrenMax) return false;
+  entry.children = entry.children - 1;
+  return entry.children == 0;
+}
+
 void Index::Erase(EntryId id) {
   const IndexEntry& entry = rep_->slab[id];
   KV_CHECK(entry.used && !entry.live && entry.leases == 0);

@@ -92,6 +92,10 @@ class Index {
   // orphans; their link is stale by generation. Returns the parent's id if that parent lost its
   // last child by this, else kNoEntry. REQUIRES: live.
   EntryId Remove(EntryId id);
+  // One child more that is not linked by this index: one that the caller counts, until DropChild,
+  // which says whether it was the last. REQUIRES: live.
+  void AddChild(EntryId id);
+  bool DropChild(EntryId id);
   // Frees a doomed entry's cell. REQUIRES: not live, no leases.
   void Erase(EntryId id);
 
