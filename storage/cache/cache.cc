@@ -114,7 +114,7 @@ size_t Cache::Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t
     MutexLock lock(&rep_->mutex);
     const NamespaceRecord& record = rep_->Record(ns);
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
-    const size_t found = rep_->FindToTouch(record, slice, ids);
+    const size_t found = rep_->index->FindPrefix(record.index, slice, ids.data());
     rep_->BeginRequest(record.index, request_id);
     rep_->TouchFound(record.index, std::span(ids.data(), found), request_id);
     hit += found;

@@ -211,10 +211,6 @@ struct Cache::Rep {
   // as it ends: nobody waits for that, and a leased block cannot leave anyway.
   void EndLease(const Lease& lease);
   void TouchLeased(const Lease& lease, std::span<const EntryId> entries);
-  // Index::FindPrefix, where what is found will be touched: the policy's memory is fetched while
-  // the next keys are looked for. REQUIRES: ids has room for all keys.
-  size_t FindToTouch(const NamespaceRecord& ns, std::span<const BlockKey> keys,
-                     std::span<EntryId> ids) const;
   void TouchFound(NamespaceIndex ns, std::span<const EntryId> ids, uint64_t request_id);
 
   // ---- namespaces.cc

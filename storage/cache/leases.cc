@@ -95,26 +95,12 @@ void Cache::Rep::TouchLeased(const Lease& lease, std::span<const EntryId> entrie
     count += index->Get(id).live ? 1 : 0;
   }
   if (count == 0) return;
-  policy->PrefetchTouch(std::span(live.data(), count));
   BeginRequest(lease.ns, lease.request_id);
   TouchFound(lease.ns, std::span(live.data(), count), lease.request_id);
 }
 
-size_t Cache::Rep::FindToTouch(const NamespaceRecord& ns, std::span<const BlockKey> keys,
-                               std::span<EntryId> ids) const {
-  constexpr size_t kBatch = 32;
-  size_t found = 0;
-  while (found < keys.size()) {
-    const auto batch = keys.subspan(found, std::min(kBatch, keys.size() - found));
-    const size_t more = index->FindPrefix(ns.index, batch, &ids[found], WalkHint(ids.first(found)));
-    policy->PrefetchTouch(ids.subspan(found, more));
-    found += more;
-    if (more < batch.size()) break;
-  }
-  return found;
-}
-
 void Cache::Rep::TouchFound(NamespaceIndex ns, std::span<const EntryId> ids, uint64_t request_id) {
+  policy->PrefetchTouch(ids);
   const uint32_t touched_end = touches.DepthEnd(ns, request_id);
   uint32_t depth_end = touched_end;
   size_t first = ids.size();  // of those not touched yet
