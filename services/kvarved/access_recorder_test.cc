@@ -13,11 +13,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "services/kvarved/engines_testing.h"
 #include "storage/policy/access_log.h"
 #include "storage/policy/replay.h"
 #include "storage/testing/block_generator.h"
-#include "storage/testing/opaque_namespace.h"
-#include "storage/testing/seeded_random.h"
 
 namespace kvarve {
 namespace {
@@ -52,66 +51,12 @@ class AccessRecorderTest : public ::testing::TestWithParam<std::string_view> {
   std::string folder_, path_;
 };
 
-// Engines of 24 sessions whose prompts grow, and of some prompts that come once.
-class Engines {
- public:
-  explicit Engines(Cache* cache) : cache_(*cache) {
-    NamespaceDescriptor descriptor = OpaqueNamespace("model", kBlockBytes);
-    descriptor.tenant = "default";
-    ns_ = *cache->OpenNamespace(descriptor);
-  }
-  void Run(int requests) {
-    for (int n = 0; n < requests; ++n) Request(NextPrompt());
-  }
-  const std::vector<BlockKey>& last() const { return last_; }
-
- private:
-  std::vector<BlockKey> NextPrompt() {
-    if (random_.OneIn(6)) return testing::KeyChain(1'000'000 + once_++, 3 + random_.Below(9));
-    auto& [id, turn] = sessions_[random_.Below(sessions_.size())];
-    if (turn == 8 || id == 0) {
-      id = ++begun_;
-      turn = 0;
-    }
-    ++turn;
-    return testing::KeyChain(id, 3 * turn);
-  }
-  void Request(const std::vector<BlockKey>& keys) {
-    last_ = keys;
-    const uint64_t request = ++requests_;
-    cache_.Lookup(ns_.handle, keys);
-    const AcquireResult got = cache_.Acquire(ns_.handle, keys, &account_, request);
-    if (got.lease != 0) cache_.Release(got.lease, &account_);
-    const size_t found = got.grants.size();
-    if (found == keys.size()) return;
-    PutRequest put;
-    put.ns = ns_.handle;
-    if (found > 0) put.parent = keys[found - 1];
-    put.first_depth = static_cast<uint32_t>(found);
-    put.keys = std::span(keys).subspan(found);
-    const std::vector<const std::byte*> sources(put.keys.size(), block_.data());
-    put.sources = sources;
-    put.request_id = request;
-    std::vector<PutResult> results(put.keys.size());
-    EXPECT_EQ(cache_.Put(put, results), absl::OkStatus());
-  }
-
-  Cache& cache_;
-  NamespaceInfo ns_;
-  LeaseAccount account_;
-  testing::SeededRandom random_{17};
-  std::vector<std::pair<uint64_t, size_t>> sessions_ = std::vector<std::pair<uint64_t, size_t>>(24);
-  uint64_t once_ = 0, begun_ = 0, requests_ = 0;
-  std::vector<BlockKey> last_;
-  const std::vector<std::byte> block_ = std::vector<std::byte>(kBlockBytes);
-};
-
 TEST_P(AccessRecorderTest, AReplayHasTheHitRatioOfTheRun) {
   constexpr int kRequests = 12'000;  // so many that chance in a policy's sample hardly counts
   auto recorder = AccessRecorder::Create(path_, 1 << 30);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
   const auto cache = CacheOf(GetParam(), recorder->get());
-  Engines engines(cache.get());
+  testing::Engines engines(cache.get(), kBlockBytes);
   engines.Run(kRequests);
   const CacheStats stats = cache->Stats();
   recorder->reset();
@@ -139,7 +84,7 @@ TEST_F(AccessRecorderTest, TheFileTellsNoKeysAndIsItsOwnersAlone) {
     auto recorder = AccessRecorder::Create(path_, 1 << 30);
     ASSERT_TRUE(recorder.ok()) << recorder.status();
     const auto cache = CacheOf("lru", recorder->get());
-    Engines engines(cache.get());
+    testing::Engines engines(cache.get(), kBlockBytes);
     engines.Run(50);
     recorder->reset();
     const std::string file = File();
@@ -170,7 +115,7 @@ TEST_F(AccessRecorderTest, AFullFileEndsTheRecordingAndIsCounted) {
   auto recorder = AccessRecorder::Create(path_, kMost);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
   const auto cache = CacheOf("lru", recorder->get());
-  Engines(cache.get()).Run(500);
+  testing::Engines(cache.get(), kBlockBytes).Run(500);
   // It is written by a thread of its own.
   while ((*recorder)->Stats().dropped == 0) std::this_thread::yield();
   const uint64_t written = (*recorder)->Stats().accesses;

@@ -9,8 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "storage/testing/block_generator.h"
-#include "storage/testing/opaque_namespace.h"
+#include "services/kvarved/engines_testing.h"
 
 namespace kvarve {
 namespace {
@@ -35,30 +34,6 @@ class PolicyFileTest : public ::testing::Test {
     options.arena.prefault = false;
     return *Cache::Create(options);
   }
-  // Until it is trained.
-  void Teach(Cache* cache) {
-    NamespaceDescriptor descriptor = OpaqueNamespace("model", kBlockBytes);
-    descriptor.tenant = "default";
-    const NamespaceInfo ns = *cache->OpenNamespace(descriptor);
-    const std::vector<std::byte> block(kBlockBytes);
-    for (uint64_t request = 1; !cache->Stats().learning.is_trained; ++request) {
-      ASSERT_LT(request, 100'000u);
-      const std::vector<BlockKey> keys =
-          testing::KeyChain(request % 3 == 0 ? request : request % 2, 8);
-      const size_t found = cache->Touch(ns.handle, keys, request);
-      if (found == keys.size()) continue;
-      PutRequest put;
-      put.ns = ns.handle;
-      if (found > 0) put.parent = keys[found - 1];
-      put.first_depth = static_cast<uint32_t>(found);
-      put.keys = std::span(keys).subspan(found);
-      const std::vector<const std::byte*> sources(put.keys.size(), block.data());
-      put.sources = sources;
-      put.request_id = request;
-      std::vector<PutResult> results(put.keys.size());
-      ASSERT_EQ(cache->Put(put, results), absl::OkStatus());
-    }
-  }
   std::string folder_, path_;
 };
 
@@ -67,7 +42,9 @@ TEST_F(PolicyFileTest, ALaterCacheKnowsWhatAnEarlierOneLearned) {
   {
     const auto cache = Make("hazard");
     PolicyFile file(path_, cache.get());
-    Teach(cache.get());
+    testing::Engines engines(cache.get(), kBlockBytes);
+    for (int n = 0; n < 1000 && !cache->Stats().learning.is_trained; ++n) engines.Run(100);
+    ASSERT_TRUE(cache->Stats().learning.is_trained);
     learned = cache->SavePolicy();
   }
   const auto cache = Make("hazard");
