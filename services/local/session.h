@@ -134,11 +134,13 @@ class Session {
   struct PendingLoad {
     NamespaceHandle ns = 0;
     std::vector<BlockKey> keys;
+    int64_t until_nanos = INT64_MAX;  // later the client has computed them
     Mutex mutex;
     CondVar changed;
     bool done ABSL_GUARDED_BY(mutex) = false;
   };
-  void StartLoad(NamespaceHandle ns, size_t keys);
+  // `recompute_nanos`: what computing the blocks that are not in memory costs; 0: unknown.
+  void StartLoad(NamespaceHandle ns, size_t keys, int64_t recompute_nanos);
   bool AwaitLoad();  // for a moment; whether it is done
   AcquireResult AcquireLoaded(NamespaceHandle ns, uint64_t request_id, bool* is_loading);
 

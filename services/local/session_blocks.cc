@@ -99,7 +99,8 @@ absl::Status Session::OnLookup(uint64_t request, Packet packet) {
     // Whoever holds means to read: what is on devices sets out now.
     if (hits < keys_.size() && cache_.has_devices() && cache_.WantsLoad(ns->handle, keys_)) {
       const size_t found = cache_.Lookup(ns->handle, keys_, nullptr, view.body.recompute_us);
-      if (found > hits) StartLoad(ns->handle, found);
+      const auto missing = static_cast<int64_t>(found - std::min(found, hits));
+      if (missing > 0) StartLoad(ns->handle, found, missing * view.body.recompute_us * 1000);
       hits = std::max(hits, found);
     }
   } else {
@@ -112,7 +113,7 @@ absl::Status Session::OnLookup(uint64_t request, Packet packet) {
   return absl::OkStatus();
 }
 
-void Session::StartLoad(NamespaceHandle ns, size_t keys) {
+void Session::StartLoad(NamespaceHandle ns, size_t keys, int64_t recompute_nanos) {
   const std::span<const BlockKey> wanted = std::span(keys_).first(keys);
   if (load_ != nullptr && load_->ns == ns && std::ranges::equal(load_->keys, wanted)) {
     MutexLock lock(&load_->mutex);
@@ -121,6 +122,8 @@ void Session::StartLoad(NamespaceHandle ns, size_t keys) {
   load_ = std::make_shared<PendingLoad>();
   load_->ns = ns;
   load_->keys.assign(wanted.begin(), wanted.end());
+  if (recompute_nanos > 0 && cache_.prefers_recompute())
+    load_->until_nanos = Now() + recompute_nanos;
   cache_.Load(ns, wanted, IoClass::kDemand, [load = load_](size_t) {
     MutexLock lock(&load->mutex);
     load->done = true;
@@ -138,11 +141,11 @@ bool Session::AwaitLoad() {
 }
 
 // Leases on the leading blocks, brought into memory if need be. Nothing is leased, and `is_loading`
-// set, while they are on their way.
+// set, while they are on their way; but who could have computed them meanwhile gets what is there.
 AcquireResult Session::AcquireLoaded(NamespaceHandle ns, uint64_t request_id, bool* is_loading) {
   if (cache_.has_devices() && cache_.WantsLoad(ns, keys_)) {
-    StartLoad(ns, keys_.size());
-    *is_loading = !AwaitLoad();
+    StartLoad(ns, keys_.size(), 0);
+    *is_loading = !AwaitLoad() && Now() < load_->until_nanos;
     if (*is_loading) return AcquireResult();
   }
   return cache_.Acquire(ns, keys_, &record_->account, request_id);

@@ -317,6 +317,7 @@ class Cache {
   bool WaitDevices(int64_t nanos);
 
   bool has_devices() const;  // THREADS: any
+  bool prefers_recompute() const;
   // Whether the first of the keys that is not in the host tier is on a device. Counts nothing.
   bool WantsLoad(NamespaceHandle ns, std::span<const BlockKey> keys);
 

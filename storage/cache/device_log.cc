@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <utility>
 
@@ -19,6 +20,8 @@ constexpr uint64_t kBatchBytes = 32ull << 20;
 constexpr auto kTick = std::chrono::milliseconds(250);
 constexpr int64_t kOfferNanos = 250'000'000;
 constexpr uint32_t kReadFailuresMax = 64;  // in a row, until nothing of the device is used
+// What probes read, at least: of several sizes, so that a fixed part can be told from one a byte.
+constexpr std::array<uint64_t, LoadModel::kLeast> kProbeBytes = {1, 1 << 20, 4 << 20};
 // How often a block may be carried on from a segment that ends.
 constexpr uint8_t kLivesMax = 3;
 
@@ -310,6 +313,42 @@ void DeviceLog::Recover() {
 
 void DeviceLog::OnRecovered(const SegmentTable& table) {
   tier_.Recovered(number_, table, &erased_);
+  if (probes_ < kProbeBytes.size()) Probe(table);
+}
+
+void DeviceLog::Probe(const SegmentTable& table) {
+  std::vector<BlockRead> reads;
+  std::vector<AlignedBuffer> memory;
+  uint64_t bytes = 0;
+  const auto read = [&] {
+    LoadTimes::Reading reading;
+    {
+      MutexLock lock(&tier_.cache().mutex);
+      reading = tier_.load_times().Begin(number_, bytes, Now());
+    }
+    const std::vector<absl::Status> statuses =
+        ReadBlocks(log_.get(), device_.get(), std::exchange(reads, {}), IoClass::kPrefetch);
+    const bool is_good = std::ranges::all_of(statuses, [](const auto& s) { return s.ok(); });
+    MutexLock lock(&tier_.cache().mutex);
+    tier_.load_times().End(reading, Now(), is_good);
+    memory.clear();
+    bytes = 0;
+    ++probes_;
+  };
+  for (const BlockRecord& record : table.records) {
+    if (probes_ == kProbeBytes.size()) break;
+    if (record.is_erase()) continue;
+    memory.emplace_back(record.pages() * kUnit);
+    reads.push_back({.at = {table.facts.segment_id, record.off4k},
+                     .ns = table.namespaces[record.ns_ref],
+                     .key = record.key,
+                     .stored_len = record.stored_len,
+                     .c64_stored = record.c64_stored,
+                     .into = memory.back().data()});
+    bytes += record.stored_len;
+    if (bytes >= kProbeBytes[probes_]) read();
+  }
+  if (!reads.empty()) read();
 }
 
 void DeviceLog::OnWritten(const AppendBlock& block, const BlockLocation& at) {

@@ -81,6 +81,9 @@ class DeviceLog final : public LogOwner {
   DeviceLog(DeviceTier* tier, uint32_t number, std::unique_ptr<Device> device);
   void Flush();
   void Recover();
+  // Reads some of the segment's blocks, so that the device's speed is known before the first prompt
+  // asks for it. BLOCKS.
+  void Probe(const SegmentTable& table);
   bool NextBatch(std::vector<AppendBlock>* batch, std::vector<Order>* orders);
   void Obey(const Order& order);
   void ScrubIfDue();
@@ -97,7 +100,8 @@ class DeviceLog final : public LogOwner {
   bool closed_ = false;
   std::atomic<bool> write_off_{false}, off_{false}, recovered_{false};
   std::atomic<uint32_t> read_failures_in_a_row_{0};
-  ErasedSeqs erased_;           // of Recover alone
+  ErasedSeqs erased_;  // of Recover alone, as the next
+  uint64_t probes_ = 0;
   int64_t scrubbed_nanos_ = 0;  // of the flusher alone, as the next
   uint64_t scrubbed_segment_ = 0;
   int64_t offered_nanos_ = 0;

@@ -360,6 +360,8 @@ size_t Cache::Rep::LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, I
 
 bool Cache::has_devices() const { return rep_->has_tier.load(std::memory_order_relaxed); }
 
+bool Cache::prefers_recompute() const { return rep_->prefer_recompute; }
+
 bool Cache::WantsLoad(NamespaceHandle handle, std::span<const BlockKey> keys) {
   for (size_t begin = 0; begin < keys.size(); begin += kKeysPerHold) {
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
