@@ -20,6 +20,12 @@ class Prompts:
     def total_tokens(self) -> int:
         return len(self._tokens)
 
+    def window(self, begin: int, tokens: int) -> list[int]:
+        """The tokens from `begin` on, whoever else has them."""
+        if begin + tokens > len(self._tokens):
+            raise ValueError(f"the text has {len(self._tokens)} tokens, not {begin + tokens}")
+        return self._tokens[begin:begin + tokens]
+
     def take(self, tokens: int) -> list[int]:
         """The next `tokens` token ids, never seen before."""
         if self._next + tokens > len(self._tokens):
