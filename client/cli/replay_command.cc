@@ -120,26 +120,47 @@ Json JsonOf(const ReplayReport& report) {
 }
 
 std::string TextOfReport(const ReplayReport& report) {
-  Table table({"share", "host", "hits", "in host", "LRU", "S3-FIFO", "Belady", "saved s", "DWPD"});
+  Table table({"share", "host", "hits", "1st half", "2nd half", "in host", "LRU", "S3-FIFO",
+               "Belady", "saved s", "DWPD"});
   for (const ReplayRow& row : report.rows) {
     table.Add({absl::StrFormat("%.3g %%", row.share * 100), FormatBytes(row.host_bytes),
-               absl::StrFormat("%.4f", row.hit_ratio), absl::StrFormat("%.4f", row.host_hit_ratio),
-               absl::StrFormat("%.4f", row.lru), absl::StrFormat("%.4f", row.s3fifo),
-               absl::StrFormat("%.4f", row.belady), absl::StrFormat("%.0f", row.saved_seconds),
+               absl::StrFormat("%.4f", row.hit_ratio), absl::StrFormat("%.4f", row.first_half),
+               absl::StrFormat("%.4f", row.second_half),
+               absl::StrFormat("%.4f", row.host_hit_ratio), absl::StrFormat("%.4f", row.lru),
+               absl::StrFormat("%.4f", row.s3fifo), absl::StrFormat("%.4f", row.belady),
+               absl::StrFormat("%.0f", row.saved_seconds),
                absl::StrFormat("%.2f", row.drive_writes_per_day)});
   }
   return table.Text();
 }
 
+// Empty: all numbers mean something. Written so that what is no number is wrong, too.
+std::string WrongNumber(const ReplayFlags& flags) {
+  const auto is_percent = [](double percent) { return percent > 0 && percent <= 100; };
+  if (flags.percents.empty() || !std::ranges::all_of(flags.percents, is_percent))
+    return "--host-percent: shares are above 0 and at most 100 %";
+  if (flags.nvme_percent != 0 && !is_percent(flags.nvme_percent))
+    return "--nvme-percent: a share is at most 100 %, or 0";
+  if (!(flags.drive_writes_per_day >= 0 && flags.drive_writes_per_day <= 1e6))
+    return "--dwpd: drive writes a day are 0 (no limit) or more";
+  if (!(flags.burst_seconds > 0 && flags.burst_seconds <= 1e9))
+    return "--burst-seconds: seconds are above 0";
+  if (!(flags.gpu_tflops > 0 && flags.gpu_tflops <= 1e9) ||
+      !(flags.parameters > 0 && flags.parameters <= 1e18)) {
+    return "--gpu-tflops, --parameters: both are above 0";
+  }
+  for (const uint32_t of : {flags.layers, flags.kv_heads, flags.head_dim, flags.element_bytes}) {
+    if (of == 0 || of > 1 << 16)
+      return "--layers, --kv-heads, ...: a model has at least one of each";
+  }
+  return "";
+}
+
 int Run(const Context& context, const ReplayFlags& flags) {
   if (NewEvictionPolicy(flags.policy) == nullptr)
     return ReportUsage(context, "no policy '" + flags.policy + "': lru, s3fifo or hazard");
-  const bool percents_good = std::ranges::all_of(
-      flags.percents, [](double percent) { return percent > 0 && percent <= 100; });
-  if (!percents_good || flags.percents.empty() || flags.nvme_percent < 0 || flags.gpu_tflops <= 0 ||
-      flags.burst_seconds <= 0) {
-    return ReportUsage(context, "shares are above 0 and at most 100 %, speeds above 0");
-  }
+  if (const std::string wrong = WrongNumber(flags); !wrong.empty())
+    return ReportUsage(context, wrong);
   const auto trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Report(context, trace.status());
   if (!flags.record.empty()) {

@@ -95,12 +95,15 @@ std::string ReplayPage(const ReplayReport& report) {
                {{"saved", "#c22", [](const ReplayRow& r) { return r.saved_seconds; }}});
   page += Plot(report, "Drive writes a day",
                {{"DWPD", "#c22", [](const ReplayRow& r) { return r.drive_writes_per_day; }}});
-  page += "<table><tr><th>share<th>host<th>hits<th>LRU<th>S3-FIFO<th>Belady<th>saved s<th>DWPD\n";
+  page +=
+      "<table><tr><th>share<th>host<th>hits<th>1st half<th>2nd "
+      "half<th>LRU<th>S3-FIFO<th>Belady<th>saved s<th>DWPD\n";
   for (const ReplayRow& row : report.rows) {
-    page +=
-        absl::StrFormat("<tr><td>%.3g %%<td>%s<td>%.4f<td>%.4f<td>%.4f<td>%.4f<td>%.0f<td>%.2f\n",
-                        row.share * 100, FormatBytes(row.host_bytes), row.hit_ratio, row.lru,
-                        row.s3fifo, row.belady, row.saved_seconds, row.drive_writes_per_day);
+    page += absl::StrFormat(
+        "<tr><td>%.3g %%<td>%s<td>%.4f<td>%.4f<td>%.4f<td>%.4f<td>%.4f<td>%.4f<td>%.0f<td>%.2f\n",
+        row.share * 100, FormatBytes(row.host_bytes), row.hit_ratio, row.first_half,
+        row.second_half, row.lru, row.s3fifo, row.belady, row.saved_seconds,
+        row.drive_writes_per_day);
   }
   return page + "</table></html>\n";
 }

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 from daemon_case import CHAIN, FAILED, GOOD, NO_DAEMON, PROBLEM, USAGE, Case, main
 
@@ -47,6 +48,26 @@ class ClientTest(Case):
         self.assertIn("Exit codes", self.kvarve("--help").stdout)
         self.assertRegex(self.kvarve("--version").stdout, r"^kvarve \d+\.\d+\.\d+\n$")
         self.kvarve("status", "--endpoint", "http://x", expect=FAILED)
+
+    def test_replay(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".csv") as trace:
+            trace.write("0,1024,5,1-2\n60,1536,5,1-3\n120,512,5,9\n180,1536,5,1-3\n")
+            trace.flush()
+            (row,) = self.ask("replay", trace.name, "--host-percent", "100")["rows"]
+            self.assertAlmostEqual(row["hit_ratio"], 5 / 9)
+            self.assertAlmostEqual(row["first_half_hit_ratio"], 2 / 5)
+            self.assertAlmostEqual(row["second_half_hit_ratio"], 3 / 4)
+            self.assertIn("2nd half", self.kvarve("replay", trace.name).stdout)
+            for wrong in (("--host-percent", "0"), ("--host-percent", "nan"), ("--nvme-percent", "101"), ("--dwpd", "-1"),
+                          ("--gpu-tflops", "nan"), ("--parameters", "-1"), ("--layers", "0"), ("--policy", "clock")):
+                answer = self.kvarve("replay", trace.name, *wrong, expect=USAGE)
+                self.assertIn(wrong[0] if wrong[0] != "--policy" else "no policy", answer.stderr)
+            page = trace.name + ".html"
+            self.addCleanup(os.unlink, page)
+            self.kvarve("replay", trace.name, "--html", page)
+            with open(page, encoding="utf-8") as html:
+                self.assertIn("<svg", html.read())
+        self.assertIn("cannot read", self.kvarve("replay", trace.name, expect=FAILED).stderr)
 
     def test_config_vllm(self):
         value = json.loads(self.kvarve("config", "vllm", "--value", "--set", "block_tokens=256").stdout)
