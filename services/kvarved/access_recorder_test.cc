@@ -52,7 +52,7 @@ class AccessRecorderTest : public ::testing::TestWithParam<std::string_view> {
 };
 
 TEST_P(AccessRecorderTest, AReplayHasTheHitRatioOfTheRun) {
-  constexpr int kRequests = 12'000;  // so many that chance in a policy's sample hardly counts
+  constexpr int kRequests = 36'000;  // so many that chance in a policy's sample hardly counts
   auto recorder = AccessRecorder::Create(path_, 1 << 30);
   ASSERT_TRUE(recorder.ok()) << recorder.status();
   const auto cache = CacheOf(GetParam(), recorder->get());

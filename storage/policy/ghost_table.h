@@ -19,6 +19,7 @@ struct Ghost {
   uint32_t last_touch = 0;
   uint16_t of_class = 0;
   uint8_t hits = 0;
+  uint8_t length = 1;  // blocks that it stands for (GhostRuns)
 };
 static_assert(sizeof(Ghost) == 16);
 
@@ -51,9 +52,25 @@ class GhostTable {
     return nullptr;
   }
 
+  Ghost* FindMutable(uint64_t key) { return const_cast<Ghost*>(Find(key)); }
+
+  // A key in 32 bits, not 0, by which its ghost is found, or, once in 2^29, another.
+  static uint32_t ShortOf(uint64_t key) {
+    const auto mixed =
+        static_cast<uint32_t>(key * 0x9e3779b97f4a7c15u >> 32);  // 2^64 / golden ratio
+    return mixed == 0 ? 1 : mixed;
+  }
+  const Ghost* FindShort(uint32_t short_key) const {
+    if (sets_.empty() || short_key == 0) return nullptr;
+    for (const Ghost& ghost : sets_[SetOf(short_key)]) {
+      if (ghost.key != 0 && ShortOf(ghost.key) == short_key) return &ghost;
+    }
+    return nullptr;
+  }
+
   void Erase(uint64_t key) {
-    if (const Ghost* ghost = Find(key)) {
-      const_cast<Ghost*>(ghost)->key = 0;
+    if (Ghost* const ghost = FindMutable(key)) {
+      ghost->key = 0;
       --size_;
     }
   }
@@ -85,10 +102,10 @@ class GhostTable {
 
  private:
   using Set = std::array<Ghost, kWays>;
-  size_t SetOf(uint64_t key) const {
-    const uint64_t mixed = key * 0x9e3779b97f4a7c15u;  // 2^64 / golden ratio
-    return static_cast<size_t>(static_cast<unsigned __int128>(mixed) * sets_.size() >> 64);
+  size_t SetOf(uint32_t short_key) const {
+    return static_cast<size_t>(uint64_t{short_key} * sets_.size() >> 32);
   }
+  size_t SetOf(uint64_t key) const { return SetOf(ShortOf(key)); }
 
   std::vector<Set> sets_;
   size_t size_ = 0;

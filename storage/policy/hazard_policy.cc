@@ -10,7 +10,7 @@
 #include "storage/base/chunked_array.h"
 #include "storage/base/prefetch.h"
 #include "storage/base/status_macros.h"
-#include "storage/policy/ghost_table.h"
+#include "storage/policy/ghost_runs.h"
 #include "storage/policy/reuse_model.h"
 
 namespace kvarve {
@@ -28,9 +28,6 @@ struct Resident {
   uint8_t flags = 0;
 };
 static_assert(sizeof(Resident) == 16 && ReuseClass::kCount <= 256);
-// Worths that differ by less than this are equal: they are estimates, and recency is a better guide
-// between them.
-constexpr double kTie = 1.4;
 constexpr uint8_t kKnown = 1, kEvictable = 2, kLoaded = 4, kCopied = 8;
 // What a block that a lower tier has, too, is worth beside one that would have to be computed
 // again.
@@ -76,11 +73,16 @@ double MicrosOf(uint8_t code) {
 class HazardPolicy final : public EvictionPolicy {
  public:
   explicit HazardPolicy(const HazardOptions& options)
-      : options_(options), random_(options.seed), next_fit_(options.first_fit) {}
+      : options_(options),
+        model_(options.reuse),
+        random_(options.seed),
+        next_fit_(options.first_fit) {}
 
   std::string_view Name() const override { return "hazard"; }
 
   void OnRequest(const RequestFacts& facts) override {
+    ghosts_.BeginRequest(Forgets{this});
+    admitted_chain_ = 0;
     request_start_ = clock_ + 1;
     response_ = ReuseClass::OfResponse(facts.response_tokens);
   }
@@ -95,10 +97,8 @@ class HazardPolicy final : public EvictionPolicy {
     Resident& resident = residents_[id];
     KV_CHECK(resident.flags == 0);
     const Newcomer newcomer = Look(traits);
-    if (newcomer.ghost != nullptr) {
-      Count(newcomer.ghost->of_class, newcomer.ghost->last_touch);
-      ghosts_.Erase(traits.key);
-    }
+    if (newcomer.ghost != nullptr) Count(newcomer.ghost->of_class, newcomer.ghost->last_touch);
+    ghosts_.Came(id, traits.key, Forgets{this});
     keys_[id] = traits.key;
     resident.last_touch = ++clock_;
     resident.hits = newcomer.hits;
@@ -161,6 +161,7 @@ class HazardPolicy final : public EvictionPolicy {
     if (evictable == is) return;
     if (evictable) {
       AddCandidate(id);
+      ghosts_.IsLeaf(id);
     } else {
       DropCandidate(id);
     }
@@ -178,7 +179,8 @@ class HazardPolicy final : public EvictionPolicy {
     KV_CHECK(Known(id));
     Resident& resident = residents_[id];
     if ((resident.flags & kEvictable) != 0) DropCandidate(id);
-    Remember({keys_[id], resident.last_touch, resident.of_class, resident.hits});
+    ghosts_.Left(id, {keys_[id], resident.last_touch, resident.of_class, resident.hits},
+                 Forgets{this});
     resident = Resident{};
     --size_;
     if (victim_ == id) victim_ = kNoVictim;
@@ -194,9 +196,11 @@ class HazardPolicy final : public EvictionPolicy {
   bool Admits(const BlockTraits& block, uint32_t victim) override {
     if (!model_.trained()) return true;
     KV_CHECK(Known(victim));
-    const double worth =
-        model_.Worth(Look(block).of_class, 0) * CostOf(CostCode(block.recompute_us));
-    return worth > WorthOf(residents_[victim]) / kTie;
+    // A put asks for all its blocks before the first of them is here to be a parent.
+    const Newcomer newcomer = Look(block, admitted_chain_);
+    admitted_chain_ = newcomer.chain;
+    const double worth = model_.Worth(newcomer.of_class, 0) * CostOf(CostCode(block.recompute_us));
+    return worth > WorthOf(residents_[victim]) / options_.tie;
   }
 
   void OnRefuse(const BlockTraits& block) override {
@@ -205,7 +209,7 @@ class HazardPolicy final : public EvictionPolicy {
       if (InRequest(newcomer.ghost->last_touch)) return;
       Count(newcomer.ghost->of_class, newcomer.ghost->last_touch);
     }
-    Remember({block.key, ++clock_, newcomer.of_class, newcomer.hits});
+    ghosts_.Refused({block.key, ++clock_, newcomer.of_class, newcomer.hits}, Forgets{this});
     Work();
   }
 
@@ -219,7 +223,7 @@ class HazardPolicy final : public EvictionPolicy {
     return bytes;
   }
 
-  PolicyLearning Learning() const override { return {ghosts_.size(), model_.trained()}; }
+  PolicyLearning Learning() const override { return {ghosts_.table().size(), model_.trained()}; }
 
   std::string Save() const override { return model_.Save(); }
   bool Load(std::string_view saved) override { return model_.Load(saved); }
@@ -240,9 +244,11 @@ class HazardPolicy final : public EvictionPolicy {
   bool InRequest(uint32_t touch) const { return static_cast<int32_t>(touch - request_start_) >= 0; }
   uint32_t AgeOf(uint32_t last_touch) const { return clock_ - last_touch; }
 
-  Newcomer Look(const BlockTraits& traits) const {
+  // `chain`: where neither it nor its parent is known.
+  Newcomer Look(const BlockTraits& traits, uint8_t chain = 0) {
     Newcomer newcomer;
-    newcomer.ghost = ghosts_.Find(traits.key);
+    newcomer.chain = chain;
+    newcomer.ghost = ghosts_.Next(traits.key);
     if (newcomer.ghost != nullptr) {
       newcomer.hits = static_cast<uint8_t>(std::min(newcomer.ghost->hits + 1, 255));
       newcomer.chain = static_cast<uint8_t>(1 + ReuseClass::OfHits(newcomer.ghost->hits));
@@ -262,11 +268,13 @@ class HazardPolicy final : public EvictionPolicy {
     model_.Reused(of_class, ReuseModel::AgeOf(AgeOf(last_touch)));
   }
 
-  void Remember(const Ghost& ghost) {
-    const std::optional<Ghost> gone = ghosts_.Put(ghost);
-    if (gone.has_value())
-      model_.Forgotten(gone->of_class, ReuseModel::AgeOf(AgeOf(gone->last_touch)));
-  }
+  struct Forgets {
+    HazardPolicy* policy;
+    void operator()(const Ghost& gone) const {
+      policy->model_.Forgotten(gone.of_class, ReuseModel::AgeOf(policy->AgeOf(gone.last_touch)),
+                               gone.length);
+    }
+  };
 
   void NoteCost(uint32_t micros) {
     if (micros == 0) return;
@@ -293,7 +301,7 @@ class HazardPolicy final : public EvictionPolicy {
     uint32_t oldest = kNoVictim;
     for (const uint32_t id : sample_) {
       const Resident& resident = residents_[id];
-      if (model_.trained() && WorthOf(resident) > least * kTie) continue;
+      if (model_.trained() && WorthOf(resident) > least * options_.tie) continue;
       if (oldest == kNoVictim ||
           AgeOf(resident.last_touch) > AgeOf(residents_[oldest].last_touch)) {
         oldest = id;
@@ -363,10 +371,10 @@ class HazardPolicy final : public EvictionPolicy {
     for (uint32_t n = 0; n < options_.census; ++n) {
       if (cursor_ < residents_.size()) {
         const Resident& resident = residents_[cursor_];
-        if (resident.flags != 0) Waits(resident.of_class, resident.last_touch);
-      } else if (cursor_ < residents_.size() + ghosts_.places()) {
-        const Ghost& ghost = ghosts_.At(cursor_ - residents_.size());
-        if (ghost.key != 0) Waits(ghost.of_class, ghost.last_touch);
+        if (resident.flags != 0) Waits(resident.of_class, resident.last_touch, 1);
+      } else if (cursor_ < residents_.size() + ghosts_.table().places()) {
+        const Ghost& ghost = ghosts_.table().At(cursor_ - residents_.size());
+        if (ghost.key != 0) Waits(ghost.of_class, ghost.last_touch, ghost.length);
       } else {
         cursor_ = 0;
         fitting_ = true;
@@ -376,13 +384,13 @@ class HazardPolicy final : public EvictionPolicy {
     }
   }
 
-  void Waits(int of_class, uint32_t last_touch) {
-    model_.Waits(of_class, ReuseModel::AgeOf(AgeOf(last_touch)));
+  void Waits(int of_class, uint32_t last_touch, uint32_t blocks) {
+    model_.Waits(of_class, ReuseModel::AgeOf(AgeOf(last_touch)), blocks);
   }
 
   const HazardOptions options_;
   ReuseModel model_;
-  GhostTable ghosts_;
+  GhostRuns ghosts_;
   ChunkedArray<Resident, 131072, /*kHuge=*/true> residents_;
   ChunkedArray<uint64_t, 32768> keys_;  // of each resident
   std::vector<Candidates> candidates_;  // of each group: its evictable ids, in no order
@@ -393,6 +401,7 @@ class HazardPolicy final : public EvictionPolicy {
   uint32_t clock_ = 0;          // accesses; wraps
   uint32_t request_start_ = 1;  // the first access of the request
   int response_ = ReuseClass::OfResponse(RequestFacts::kUnknownTokens);
+  uint8_t admitted_chain_ = 0;  // of the request's newcomer that Admits was asked for last
   uint32_t victim_ = kNoVictim;  // named last, while nothing of it changed
   uint64_t accesses_ = 0, last_fit_ = 0, next_fit_;
   size_t cursor_ = 0;  // of the census

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "storage/policy/ghost_runs.h"
 #include "storage/policy/ghost_table.h"
 #include "storage/policy/replay.h"
 #include "storage/policy/reuse_model.h"
@@ -26,8 +27,8 @@ namespace {
 
 using testing::SeededRandom;
 
-constexpr double kTie = 1.4;         // worths within it are equal
-constexpr uint32_t kOwedShares = 8;  // of the learning, done by one newcomer
+const double kTie = HazardOptions().tie;  // worths within it are equal
+constexpr uint32_t kOwedShares = 8;       // of the learning, done by one newcomer
 
 struct Known {
   uint64_t key;
@@ -43,15 +44,15 @@ class Oracle {
   explicit Oracle(const HazardOptions& options) : options_(options), next_fit_(options.first_fit) {}
 
   void Request(uint32_t response_tokens) {
+    ghosts_.BeginRequest(Forgets{this});
+    admitted_chain_ = 0;
     request_start_ = clock_ + 1;
     response_ = ReuseClass::OfResponse(response_tokens);
   }
   void Insert(uint32_t id, const BlockTraits& traits, bool evictable) {
     Known block = Look(traits);
-    if (const Ghost* ghost = ghosts_.Find(traits.key)) {
-      Reused(ghost->of_class, ghost->last_touch);
-      ghosts_.Erase(traits.key);
-    }
+    if (const Ghost* ghost = ghosts_.Next(traits.key)) Reused(ghost->of_class, ghost->last_touch);
+    ghosts_.Came(id, traits.key, Forgets{this});
     block.evictable = evictable;
     block.loaded = block.copied = traits.is_loaded;
     block.touch = ++clock_;
@@ -83,16 +84,20 @@ class Oracle {
   void Remove(uint32_t id) {
     const Known block = blocks_.at(id);
     blocks_.erase(id);
-    Remember(block);
+    ghosts_.Left(id, GhostOf(block), Forgets{this});
+  }
+  void Evictable(uint32_t id, bool evictable) {
+    if (!blocks_.at(id).evictable && evictable) ghosts_.IsLeaf(id);
+    blocks_.at(id).evictable = evictable;
   }
   void Refuse(const BlockTraits& traits) {
     Known block = Look(traits);
-    if (const Ghost* ghost = ghosts_.Find(traits.key)) {
+    if (const Ghost* ghost = ghosts_.Next(traits.key)) {
       if (InRequest(ghost->last_touch)) return;
       Reused(ghost->of_class, ghost->last_touch);
     }
     block.touch = ++clock_;
-    Remember(block);
+    ghosts_.Refused(GhostOf(block), Forgets{this});
     Learn();
   }
   double Worth(const Known& block) const {
@@ -112,9 +117,10 @@ class Oracle {
     }
     return victim;
   }
-  bool Admits(const BlockTraits& traits, uint32_t victim) const {
+  bool Admits(const BlockTraits& traits, uint32_t victim) {
     if (!model_.trained()) return true;
-    const Known block = Look(traits);
+    const Known block = Look(traits, admitted_chain_);
+    admitted_chain_ = block.chain;
     return model_.Worth(block.of_class, 0) * CostOf(block) > Worth(blocks_.at(victim)) / kTie;
   }
 
@@ -123,8 +129,8 @@ class Oracle {
 
  private:
   bool InRequest(uint32_t touch) const { return touch >= request_start_; }
-  Known Look(const BlockTraits& traits) const {
-    Known block{traits.key, traits.group, clock_, 0, 0, 0, 0, true};
+  Known Look(const BlockTraits& traits, int chain = 0) {
+    Known block{traits.key, traits.group, clock_, 0, 0, chain, 0, true};
     // Costs are kept to a quarter of an octave, rounded down.
     for (double cost = 1; cost <= traits.recompute_us; cost *= 2) {
       for (const double quarter : {1., 1.25, 1.5, 1.75}) {
@@ -132,7 +138,7 @@ class Oracle {
           block.cost = cost * quarter;
       }
     }
-    if (const Ghost* ghost = ghosts_.Find(traits.key)) {
+    if (const Ghost* ghost = ghosts_.Next(traits.key)) {
       block.hits = std::min(ghost->hits + 1, 255);
       block.chain = 1 + ReuseClass::OfHits(ghost->hits);
     } else if (auto parent = blocks_.find(traits.parent); parent != blocks_.end()) {
@@ -148,13 +154,17 @@ class Oracle {
   void Reused(int of_class, uint32_t touch) {
     model_.Reused(of_class, ReuseModel::AgeOf(clock_ - touch));
   }
-  void Remember(const Known& block) {
-    const std::optional<Ghost> gone =
-        ghosts_.Put({block.key, block.touch, static_cast<uint16_t>(block.of_class),
-                     static_cast<uint8_t>(block.hits)});
-    if (gone.has_value())
-      model_.Forgotten(gone->of_class, ReuseModel::AgeOf(clock_ - gone->last_touch));
+  static Ghost GhostOf(const Known& block) {
+    return {block.key, block.touch, static_cast<uint16_t>(block.of_class),
+            static_cast<uint8_t>(block.hits)};
   }
+  struct Forgets {
+    Oracle* oracle;
+    void operator()(const Ghost& gone) const {
+      oracle->model_.Forgotten(gone.of_class, ReuseModel::AgeOf(oracle->clock_ - gone.last_touch),
+                               gone.length);
+    }
+  };
   void Learn() {
     for (uint32_t shares = std::min(++owed_, kOwedShares); shares > 0; --shares) LearnOnce();
   }
@@ -169,10 +179,10 @@ class Oracle {
     } else if (accesses_ >= next_fit_) {
       for (const auto& [id, block] : blocks_)
         model_.Waits(block.of_class, ReuseModel::AgeOf(clock_ - block.touch));
-      for (size_t place = 0; place < ghosts_.places(); ++place) {
-        const Ghost& ghost = ghosts_.At(place);
+      for (size_t place = 0; place < ghosts_.table().places(); ++place) {
+        const Ghost& ghost = ghosts_.table().At(place);
         if (ghost.key != 0)
-          model_.Waits(ghost.of_class, ReuseModel::AgeOf(clock_ - ghost.last_touch));
+          model_.Waits(ghost.of_class, ReuseModel::AgeOf(clock_ - ghost.last_touch), ghost.length);
       }
       fitting_ = true;
     }
@@ -180,7 +190,8 @@ class Oracle {
 
   const HazardOptions options_;
   ReuseModel model_;
-  GhostTable ghosts_;
+  GhostRuns ghosts_;
+  int admitted_chain_ = 0;
   uint32_t clock_ = 0, request_start_ = 1;
   int response_ = ReuseClass::OfResponse(RequestFacts::kUnknownTokens);
   uint64_t accesses_ = 0, last_fit_ = 0, next_fit_;
@@ -263,7 +274,7 @@ class HazardModelTest : public ::testing::TestWithParam<uint32_t> {
       const uint32_t known = AnyId();
       const bool evictable = random_.OneIn(2);
       policy_->OnEvictable(known, evictable);
-      oracle_.blocks_.at(known).evictable = evictable;
+      oracle_.Evictable(known, evictable);
     } else if (what < 17) {
       const uint32_t known = AnyId();
       policy_->OnRemove(known);

@@ -6,21 +6,21 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "gtest/gtest.h"
 #include "storage/policy/hazard_policy.h"
+#include "storage/policy/published_traces_testing.h"
 #include "storage/policy/yardsticks.h"
 #include "storage/testing/seeded_random.h"
 
 namespace kvarve {
 namespace {
 
-constexpr size_t kPoints = 7;
+using testing::kShares;
+using testing::LoadTrace;
+constexpr size_t kPoints = kShares.size();
 using Row = std::array<double, kPoints>;
-constexpr Row kShares = {0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4};
 
 // Hit ratios by an independent program; `hazard` is the larger of two experiments with a learned
 // index and, on gmi, of an experiment whose capacity is kept (the printed one kept up to 34,745
@@ -60,15 +60,6 @@ const Published kPublished[] = {
      {.5726, .6078, .6223, .6303, .6351, .6389, .6435}},
 };
 
-Trace Load(const std::string& name) {
-  std::ifstream file("storage/policy/testdata/" + name + ".csv");
-  std::stringstream text;
-  text << file.rdbuf();
-  auto trace = ParseTrace(text.str());
-  EXPECT_TRUE(trace.ok()) << trace.status();
-  return *std::move(trace);
-}
-
 ReplayResult RunHost(const Trace& trace, uint64_t blocks, EvictionPolicy* policy) {
   ReplayOptions options;
   options.host_blocks = blocks;
@@ -79,7 +70,7 @@ class PublishedTest : public ::testing::TestWithParam<Published> {};
 
 TEST_P(PublishedTest, YardsticksToFourDigits) {
   const Published& published = GetParam();
-  const Trace trace = Load(published.file);
+  const Trace trace = LoadTrace(published.file);
   ASSERT_EQ(trace.requests.size(), published.requests);
   ASSERT_EQ(trace.references, published.references);
   ASSERT_EQ(trace.unique_ids, published.unique_ids);
@@ -94,7 +85,7 @@ TEST_P(PublishedTest, YardsticksToFourDigits) {
 }
 
 TEST_P(PublishedTest, LeafFirstLru) {
-  const Trace trace = Load(GetParam().file);
+  const Trace trace = LoadTrace(GetParam().file);
   for (size_t i = 0; i < kPoints; ++i) {
     const auto capacity = static_cast<uint64_t>(kShares[i] * trace.unique_ids);
     const auto policy = NewLruPolicy();
@@ -116,7 +107,7 @@ TEST_P(PublishedTest, HazardIsAtNoPointWorse) {
 #endif
   constexpr uint64_t kSeeds = 4;
   const Published& published = GetParam();
-  const Trace trace = Load(published.file);
+  const Trace trace = LoadTrace(published.file);
   std::printf("%-22s  share   whole  first half  second half  floor\n", published.file);
   for (size_t i = 0; i < kPoints; ++i) {
     double whole = 0, early = 0, late = 0;

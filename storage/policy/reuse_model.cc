@@ -65,7 +65,8 @@ double ReuseModel::AgeStart(int age) {
   return std::ldexp(4 + age % 4, age / 4 - 1);
 }
 
-ReuseModel::ReuseModel() : events_(ReuseClass::kCount), worth_(ReuseClass::kCount) {}
+ReuseModel::ReuseModel(const ReuseOptions& options)
+    : options_(options), events_(ReuseClass::kCount), worth_(ReuseClass::kCount) {}
 
 bool ReuseModel::FitStep(double touches) {
   if (next_class_ < 0) {
@@ -93,15 +94,15 @@ void ReuseModel::FitLevels() {
   trained_ = reuses >= kMinReuses;
   const Hazards root = HazardsOf(all, 1, Hazards{});
   for (int hits = 0; hits < ReuseClass::kHits; ++hits) {
-    const Hazards hazards = HazardsOf(by_hits[hits], kRootShrinkage, root);
+    const Hazards hazards = HazardsOf(by_hits[hits], options_.root_shrinkage, root);
     for (int i = hits * ReuseClass::kResponse; i < (hits + 1) * ReuseClass::kResponse; ++i)
-      middle_hazard_[i] = HazardsOf(middle[i], kShrinkage, hazards);
+      middle_hazard_[i] = HazardsOf(middle[i], options_.shrinkage, hazards);
   }
 }
 
 void ReuseModel::FitClass(int of_class) {
-  const Hazards hazards =
-      HazardsOf(events_[of_class], kShrinkage, middle_hazard_[of_class / ReuseClass::kChain]);
+  const Hazards hazards = HazardsOf(events_[of_class], options_.shrinkage,
+                                    middle_hazard_[of_class / ReuseClass::kChain]);
   // The curve of reuses against residence, from age to age; the worth at an age is the steepest way
   // from there to a later point, which is an edge of the upper hull of what follows.
   std::array<double, kAges> reused{}, residence{};
@@ -130,7 +131,7 @@ void ReuseModel::FitClass(int of_class) {
 }
 
 void ReuseModel::Forget(double touches) {
-  const auto kept = static_cast<float>(std::pow(1 - kForgotten, touches / kForgetTouches));
+  const auto kept = static_cast<float>(std::pow(1 - options_.forgotten, touches / 1000));
   for (Events& events : events_) {
     for (float& reused : events.reused) reused *= kept;
     for (float& left : events.left) left *= kept;

@@ -3,7 +3,7 @@
 // (Kaplan-Meier: what has not come back *yet* counts as waiting, not as never).
 //
 // A class is (hits so far, response length, hits of the deepest block that its request found). Each
-// level is shrunk towards the one above with the weight of kShrinkage touches, so that a useless
+// level is shrunk towards the one above with the weight of `shrinkage` touches, so that a useless
 // feature costs next to nothing and a class without observations behaves as its parent.
 //
 // Worth(class, age) is the best rate of hits per access of residence that keeping a block of that
@@ -36,27 +36,32 @@ struct ReuseClass {
   }
 };
 
+struct ReuseOptions {
+  double shrinkage = 500;  // touches, to the level above
+  double root_shrinkage = 50;
+  double forgotten = 0.02;  // of what was observed, in 1,000 touches
+};
+
 class ReuseModel {
  public:
   static constexpr int kAges = 96;  // log-spaced: 0, 1, 2, 3, then four an octave, up to 2^25
   static int AgeOf(uint64_t accesses);
   static double AgeStart(int age);  // in accesses
 
-  static constexpr double kShrinkage = 500;  // touches
-  static constexpr double kRootShrinkage = 50;
-  // What was observed loses this share of its weight in as many touches.
-  static constexpr double kForgotten = 0.02;
-  static constexpr double kForgetTouches = 1000;
   static constexpr double kMinReuses = 64;  // below: untrained
 
-  ReuseModel();
+  explicit ReuseModel(const ReuseOptions& options = {});
 
   void Reused(int of_class, int age, uint32_t times = 1) {
     events_[of_class].reused[age] += static_cast<float>(times);
   }
-  void Forgotten(int of_class, int age) { ++events_[of_class].left[age]; }
+  void Forgotten(int of_class, int age, uint32_t blocks = 1) {
+    events_[of_class].left[age] += static_cast<float>(blocks);
+  }
   // A census of all that wait: Waits for each, then Fit. A later census begins with none.
-  void Waits(int of_class, int age) { ++events_[of_class].waiting[age]; }
+  void Waits(int of_class, int age, uint32_t blocks = 1) {
+    events_[of_class].waiting[age] += static_cast<float>(blocks);
+  }
 
   // A step of the fit that follows a census; false when it was the last. `touches`: since the fit
   // before, for the forgetting. Worth changes class by class.
@@ -83,6 +88,7 @@ class ReuseModel {
   void FitClass(int of_class);
   void Forget(double touches);
 
+  ReuseOptions options_;
   std::vector<Events> events_;                  // of each class
   std::vector<Ages> worth_;                     // of each class
   std::array<Hazards, kMiddle> middle_hazard_;  // of (hits, response)

@@ -36,9 +36,9 @@ struct Oracle {
     constexpr int kOfHits = ReuseClass::kResponse * ReuseClass::kChain;
     const int hits = c / kOfHits * kOfHits, middle = c / ReuseClass::kChain * ReuseClass::kChain;
     double hazard = Hazard(0, ReuseClass::kCount, age, 1, 0);
-    hazard = Hazard(hits, hits + kOfHits, age, ReuseModel::kRootShrinkage, hazard);
-    hazard = Hazard(middle, middle + ReuseClass::kChain, age, ReuseModel::kShrinkage, hazard);
-    return Hazard(c, c + 1, age, ReuseModel::kShrinkage, hazard);
+    hazard = Hazard(hits, hits + kOfHits, age, ReuseOptions().root_shrinkage, hazard);
+    hazard = Hazard(middle, middle + ReuseClass::kChain, age, ReuseOptions().shrinkage, hazard);
+    return Hazard(c, c + 1, age, ReuseOptions().shrinkage, hazard);
   }
 
   double Worth(int c, int from) const {

@@ -4,12 +4,11 @@
 // everything that comes back comes back soon, a fraction of the writes finds the same.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "storage/policy/published_traces_testing.h"
 #include "storage/policy/replay.h"
 
 namespace kvarve {
@@ -61,12 +60,6 @@ constexpr double kHitDigits = .0005, kWriteDigits = .005;
 
 class TwoTiersTest : public ::testing::TestWithParam<Published> {
  protected:
-  void SetUp() override {
-    std::ifstream file(std::string("storage/policy/testdata/") + GetParam().file + ".csv");
-    std::stringstream text;
-    text << file.rdbuf();
-    trace_ = ParseTrace(text.str()).value();
-  }
   Point Run(std::string_view policy_name, AdmissionStep least, double drive_writes) const {
     ReplayOptions options;
     options.host_blocks = trace_.unique_ids * 3 / 100;
@@ -85,7 +78,7 @@ class TwoTiersTest : public ::testing::TestWithParam<Published> {
     return point;
   }
 
-  Trace trace_;
+  const Trace trace_ = testing::LoadTrace(GetParam().file);
 };
 
 TEST_P(TwoTiersTest, NoPublishedRuleDominates) {
