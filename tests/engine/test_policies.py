@@ -75,7 +75,8 @@ def run(policy: str, sent: Schedule, start) -> Sum:
 @pytest.mark.skipif("KVARVE_TEST_LONG" not in os.environ, reason="minutes a policy: ./dev test --long")
 def test_the_default_policy_is_no_worse_than_lru(start, prompts):
     sent = schedule(prompts)
-    by_policy = {policy: run(policy, sent, start) for policy in ("lru", "hazard")}
+    # The first engine of a process is the slower one: not the one that is compared with.
+    by_policy = {policy: run(policy, sent, start) for policy in ("hazard", "lru")}
     rows = [[policy, str(len(sent.prompts)), f"{of.prompt_tokens:,}", f"{of.loaded_tokens:,}", f"{of.ratio:.4f}",
              f"{of.seconds:.1f}"] for policy, of in by_policy.items()]
     print("\n" + format_table(["policy", "requests", "tokens", "loaded", "hit ratio", "prefill s"], rows))
