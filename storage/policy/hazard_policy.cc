@@ -401,7 +401,7 @@ class HazardPolicy final : public EvictionPolicy {
   uint32_t clock_ = 0;          // accesses; wraps
   uint32_t request_start_ = 1;  // the first access of the request
   int response_ = ReuseClass::OfResponse(RequestFacts::kUnknownTokens);
-  uint8_t admitted_chain_ = 0;  // of the request's newcomer that Admits was asked for last
+  uint8_t admitted_chain_ = 0;   // of the request's newcomer that Admits was asked for last
   uint32_t victim_ = kNoVictim;  // named last, while nothing of it changed
   uint64_t accesses_ = 0, last_fit_ = 0, next_fit_;
   size_t cursor_ = 0;  // of the census
