@@ -196,7 +196,7 @@ struct CacheStats {
   ArenaStats arena;
   IndexStats index;
   std::vector<PoolStats> pools;
-  std::string_view policy;  // its name
+  std::string_view policy;    // its name
   uint64_t policy_bytes = 0;  // with the families
   PolicyLearning learning;
   uint64_t namespaces = 0;
