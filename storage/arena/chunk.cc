@@ -89,8 +89,9 @@ absl::StatusOr<std::shared_ptr<ChunkMemory>> ChunkMemory::Create(const std::stri
   if (!mapped.ok()) return mapped.status();
 
   const bool is_reserved = mapped->page_bytes == kHugePageBytes;
+  const bool collapses = huge_pages && !is_reserved && IsHugePageAligned(mapped->base);
   std::shared_ptr<ChunkMemory> memory(
-      new ChunkMemory(mapped->base, bytes, mapped->page_bytes, huge_pages && !is_reserved));
+      new ChunkMemory(mapped->base, bytes, mapped->page_bytes, collapses));
   if (!is_reserved) ::madvise(memory->base_, bytes, MADV_HUGEPAGE);
   // Prompts of users are in here: neither core dumps nor forked children get them.
   if (::madvise(memory->base_, bytes, MADV_DONTDUMP) != 0 ||

@@ -2,8 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <cerrno>
-
 #include "storage/base/units.h"
 
 // Newer than the headers of the oldest supported C library.
@@ -18,29 +16,27 @@ namespace kvarve {
 namespace {
 
 constexpr uint64_t kPageBytes = 4096;
+constexpr int kAlignedTries = 8;
 
 }  // namespace
 
 void* MapShared(int fd, uint64_t bytes, int protection) {
   if (bytes < kHugePageBytes) return ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
-  // Address space with room for an aligned begin; the rest goes back.
+  // Where there is room for an aligned begin. Asked for as a hint, never with MAP_FIXED: when that
+  // fails the kernel has removed what lay there (no reserved huge page is enough for it), and
+  // another thread's mapping may come to lie there before the rest is unmapped.
   const uint64_t reserved = RoundUp(bytes, kHugePageBytes) + kHugePageBytes;
-  void* const space =
-      ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (space == MAP_FAILED) return MAP_FAILED;
-  std::byte* const begin = static_cast<std::byte*>(space);
-  const uint64_t before = -reinterpret_cast<uintptr_t>(space) % kHugePageBytes;
-  void* const mapped = ::mmap(begin + before, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
-  if (mapped == MAP_FAILED) {
-    const int error = errno;
+  for (int tries = kAlignedTries;; --tries) {
+    void* const space =
+        ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED) return MAP_FAILED;
     ::munmap(space, reserved);
-    errno = error;
-    return MAP_FAILED;
+    std::byte* const aligned =
+        static_cast<std::byte*>(space) + -reinterpret_cast<uintptr_t>(space) % kHugePageBytes;
+    void* const mapped = ::mmap(aligned, bytes, protection, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED || tries == 1 || IsHugePageAligned(mapped)) return mapped;
+    ::munmap(mapped, bytes);  // another thread was faster
   }
-  const uint64_t behind = before + RoundUp(bytes, kPageBytes);
-  if (before > 0) ::munmap(begin, before);
-  if (behind < reserved) ::munmap(begin + behind, reserved - behind);
-  return mapped;
 }
 
 bool PopulateHugePage(std::byte* at) {

@@ -17,8 +17,13 @@ namespace kvarve {
 
 inline constexpr uint64_t kHugePageBytes = 2ull << 20;
 
+inline bool IsHugePageAligned(const void* at) {
+  return reinterpret_cast<uintptr_t>(at) % kHugePageBytes == 0;
+}
+
 // mmap of the first `bytes` of `fd`, MAP_SHARED, at a multiple of 2 MiB when it is as long as a
-// huge page, so that those can be mapped as such. MAP_FAILED with errno.  BLOCKS: microseconds.
+// huge page, so that those can be mapped as such (elsewhere only where other threads take each
+// place that is found). MAP_FAILED with errno.  BLOCKS: microseconds.
 void* MapShared(int fd, uint64_t bytes, int protection);
 
 // Makes the 2 MiB at `at` present as one huge page; what was written there stays, and may be read

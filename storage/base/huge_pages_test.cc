@@ -7,13 +7,21 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "storage/base/unique_fd.h"
+
+// Newer than the headers of the oldest supported C library.
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21U << 26)
+#endif
 
 namespace kvarve {
 namespace {
@@ -82,6 +90,36 @@ TEST(HugePagesTest, ShortMappingsAndErrorsAreThoseOfMmap) {
     EXPECT_EQ(MapShared(-1, bytes, PROT_READ), MAP_FAILED);
     EXPECT_EQ(errno, EBADF);
   }
+}
+
+// What a mapping that fails had set aside is not unmapped under another thread that has it
+// meanwhile.
+TEST(HugePagesTest, AFailedMappingTakesNothingFromOtherThreads) {
+  constexpr uint64_t kBytes = 1ull << 40;  // of reserved huge pages: more than any host has
+  const UniqueFd fd(::memfd_create("huge-pages-test", MFD_CLOEXEC | MFD_HUGETLB | MFD_HUGE_2MB));
+  if (!fd.valid()) GTEST_SKIP() << "no reserved huge pages here";
+  ASSERT_EQ(0, ::ftruncate(fd.get(), static_cast<off_t>(kBytes)));
+  std::atomic<bool> stop{false};
+  uint64_t lost = 0;
+  std::thread other([&] {
+    constexpr uint64_t kOther = 1ull << 30;  // goes where the other one had its place
+    while (!stop.load(std::memory_order_relaxed)) {
+      void* const at =
+          ::mmap(nullptr, kOther, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      ASSERT_NE(at, MAP_FAILED);
+      std::this_thread::yield();
+      lost += ::msync(at, kOther, MS_ASYNC) != 0 ? 1 : 0;  // ENOMEM: not mapped
+      ::munmap(at, kOther);
+    }
+  });
+  for (int i = 0; i < 20000; ++i) {
+    errno = 0;
+    EXPECT_EQ(MapShared(fd.get(), kBytes, PROT_READ | PROT_WRITE), MAP_FAILED);
+    EXPECT_EQ(errno, ENOMEM);
+  }
+  stop = true;
+  other.join();
+  EXPECT_EQ(lost, 0u);
 }
 
 TEST(HugePagesTest, APageBecomesHugeAndKeepsItsBytes) {
