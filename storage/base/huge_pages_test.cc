@@ -2,11 +2,14 @@
 // Method: what the kernel itself says of the mapping (/proc/self/smaps), and the bytes.
 #include "storage/base/huge_pages.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -146,6 +149,69 @@ TEST(HugePagesTest, APageBecomesHugeAndKeepsItsBytes) {
   EXPECT_EQ(InSmaps(other, "ShmemPmdMapped"), huge);
   EXPECT_EQ(0, ::munmap(other, kBytes));
   EXPECT_EQ(0, ::munmap(at, kBytes));
+}
+
+// Pages become huge under writers, readers of another mapping and reads of a file into them, as a
+// daemon's do: no byte is ever another one than was written.
+TEST(HugePagesTest, WhatIsWrittenAndReadMeanwhileIsRight) {
+  if (!CanCollapse()) GTEST_SKIP() << "no MADV_COLLAPSE of shared memory here";
+  constexpr uint64_t kBytes = 16 * kHugePageBytes, kPiece = 64 << 10;
+  constexpr uint64_t kPieces = kBytes / kPiece;
+  const std::string path = ::testing::TempDir() + "huge-pages-test-" + std::to_string(::getpid());
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
+  if (!file.valid()) file.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_TRUE(file.valid());
+  ::unlink(path.c_str());
+  alignas(4096) static std::array<uint64_t, kPiece / 8> there;
+  there.fill(~uint64_t{0});
+  ASSERT_EQ(::pwrite(file.get(), there.data(), kPiece, 0), static_cast<ssize_t>(kPiece));
+
+  uint64_t huge = 0, wrong = 0;
+  for (int round = 0; round < 4; ++round) {
+    const UniqueFd fd = Memory(kBytes);
+    auto* const at = static_cast<std::byte*>(MapShared(fd.get(), kBytes, PROT_READ | PROT_WRITE));
+    auto* const other = static_cast<std::byte*>(MapShared(fd.get(), kBytes, PROT_READ));
+    ASSERT_TRUE(at != MAP_FAILED && other != MAP_FAILED);
+    std::atomic<uint64_t> next{0}, bad{0};
+    const auto of = [&](std::byte* base, uint64_t piece) {
+      return reinterpret_cast<uint64_t*>(base + piece * kPiece);
+    };
+    // Each piece is written once, by hand or from the file, and read at once through the other
+    // mapping.
+    const auto put = [&] {
+      while (true) {
+        const uint64_t n = next.fetch_add(1), piece = n * 37 % kPieces;
+        if (n >= kPieces) return;
+        uint64_t* const words = of(at, piece);
+        const uint64_t value = piece % 2 == 0 ? piece + 1 : ~uint64_t{0};
+        if (piece % 2 == 0) {
+          std::fill_n(words, kPiece / 8, value);
+        } else if (::pread(file.get(), words, kPiece, 0) != static_cast<ssize_t>(kPiece)) {
+          bad.fetch_add(1);
+        }
+        const uint64_t* const seen = of(other, piece);
+        bad.fetch_add(std::count(seen, seen + kPiece / 8, value) != kPiece / 8 ? 1 : 0);
+      }
+    };
+    std::thread one(put), two(put);
+    for (uint64_t offset = 0; offset < kBytes; offset += kHugePageBytes) {
+      huge += PopulateHugePage(at + offset) ? 1 : 0;
+    }
+    one.join();
+    two.join();
+    for (uint64_t piece = 0; piece < kPieces; ++piece) {
+      const uint64_t* const seen = of(other, piece);
+      const uint64_t value = piece % 2 == 0 ? piece + 1 : ~uint64_t{0};
+      wrong += std::count(seen, seen + kPiece / 8, value) != kPiece / 8 ? 1 : 0;
+    }
+    wrong += bad.load();
+    EXPECT_EQ(0, ::munmap(other, kBytes));
+    EXPECT_EQ(0, ::munmap(at, kBytes));
+  }
+  std::printf("%llu huge pages of %llu\n", static_cast<unsigned long long>(huge),
+              static_cast<unsigned long long>(4 * kBytes / kHugePageBytes));
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_GT(huge, 0u);
 }
 
 }  // namespace
