@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -92,9 +93,10 @@ absl::Status CheckSizes(const std::string& path, uint64_t bytes, uint64_t segmen
   }
   const uint64_t least = kFirstSlotOffset + kMinSlots * segment_bytes;
   if (bytes >= least) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s: %s is too small for segments of %s: give it %s, or smaller segments",
-                      path, FormatBytes(bytes), FormatBytes(segment_bytes), FormatBytes(least)));
+  // FormatBytes rounds: what it would print must be enough, and a whole number of MiB can be said.
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %s is too small for segments of %s: give it %dMiB, or smaller segments", path,
+      FormatBytes(bytes), FormatBytes(segment_bytes), (least + kMiB - 1) / kMiB));
 }
 
 void FillRandom(const FormatOptions& options, std::span<uint8_t> bytes) {
@@ -138,6 +140,11 @@ absl::StatusOr<Superblock> FormatOpenDevice(Device* device, const FormatOptions&
 }
 
 absl::StatusOr<Superblock> FormatDevice(const std::string& path, const FormatOptions& options) {
+  struct stat before;
+  if (options.bytes > 0 && ::lstat(path.c_str(), &before) != 0) {
+    // Before there is a file that would be left behind.
+    KV_RETURN_IF_ERROR(CheckSizes(path, options.bytes, options.segment_bytes));
+  }
   KV_ASSIGN_OR_RETURN(DeviceFile file, OpenDeviceFile(path, {.create = options.bytes > 0}));
   const uint64_t bytes =
       options.bytes > 0 && !file.block_device ? options.bytes / kUnit * kUnit : file.bytes;

@@ -96,6 +96,16 @@ TEST_F(DeviceFormatTest, RefusesLinksDevicesInUseAndSizesThatCannotWork) {
   EXPECT_THAT(Text(FormatDevice(path_, options_).status()), HasSubstr("at least"));
 }
 
+TEST_F(DeviceFormatTest, SaysASizeThatIsEnoughAndLeavesNoFileOfAnother) {
+  options_.bytes = 1024 * kMiB;
+  options_.segment_bytes = 256 * kMiB;
+  options_.overwrite = false;
+  EXPECT_THAT(Text(FormatDevice(path_, options_).status()), HasSubstr("give it 1025MiB, or"));
+  EXPECT_FALSE(fs::exists(path_));
+  options_.bytes = 1025 * kMiB;
+  EXPECT_TRUE(FormatDevice(path_, options_).ok());
+}
+
 TEST(SuperblockTest, OneGoodCopyIsEnoughAndTheNewerCounts) {
   SimDisk disk(kMiB + 4 * kMinSegmentBytes, 1);
   FormatOptions options;
