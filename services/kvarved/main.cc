@@ -18,6 +18,7 @@
 #include "services/kvarved/config_schema.h"
 #include "services/kvarved/daemon.h"
 #include "services/metrics/exposition.h"
+#include "storage/base/huge_pages.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
@@ -81,12 +82,14 @@ sigset_t BlockStopSignals() {
 }
 
 // Pages that the next chunk would get: reserved huge ones when enough of them are free.
-uint64_t PageBytesNow(const ArenaOptions& arena) {
-  constexpr uint64_t kHugePageBytes = 2 * kMiB;
+std::string PagesNow(const ArenaOptions& arena) {
   uint64_t free_pages = 0;
   std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> free_pages;
-  if (arena.huge_pages && free_pages * kHugePageBytes >= arena.chunk_bytes) return kHugePageBytes;
-  return static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const std::string huge = FormatBytes(kHugePageBytes);
+  if (arena.huge_pages && free_pages * kHugePageBytes >= arena.chunk_bytes) return huge;
+  // Whether the kernel has them shows as they are asked for (kvarve_arena_page_size_bytes).
+  if (arena.huge_pages && arena.prefault) return "up to " + huge;
+  return FormatBytes(static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)));
 }
 
 void LogStart(const DaemonOptions& options, const Daemon& daemon) {
@@ -100,7 +103,7 @@ void LogStart(const DaemonOptions& options, const Daemon& daemon) {
          {"socket", options.local.socket_path},
          {"capacity", FormatBytes(options.cache.arena.capacity_bytes)},
          {"chunk", FormatBytes(options.cache.arena.chunk_bytes)},
-         {"page", FormatBytes(PageBytesNow(options.cache.arena))},
+         {"page", PagesNow(options.cache.arena)},
          {"metrics_port", port(daemon.metrics_port())},
          {"rpc_port", port(daemon.rpc_port())}});
 }

@@ -249,13 +249,19 @@ class LifeTest(Case):
         for number in (signal.SIGTERM, signal.SIGINT):
             daemon = self.start()
             self.assertRegex(daemon.log(), r"INFO kvarved started version=\d\S+ incarnation=[0-9a-f]{16} pid="
-                             + str(daemon.process.pid) + r" socket=\S+ capacity=\"256 MiB\" .*page=")
+                             + str(daemon.process.pid) + r" socket=\S+ capacity=\"256 MiB\" .*page=\"\d")
             self.assertEqual(daemon.http("/healthz")[0], 200)
             daemon.process.send_signal(signal.SIGHUP)
             self.assertEqual(daemon.http("/readyz")[0], 200)
             self.assertEqual(daemon.stop(number), 0)
             self.assertIn("kvarved stopped", daemon.log())
             self.assertFalse(os.path.exists(daemon.socket))
+
+    def test_start_line_says_which_pages_are_asked_for(self):
+        for prefault, huge, pages in (("true", "true", r"(up to )?2\.00 MiB"), ("true", "false", r"4\.00 KiB")):
+            daemon = self.start(f"--arena.prefault={prefault}", f"--arena.huge_pages={huge}")
+            self.assertRegex(daemon.log(), rf"kvarved started .* page=\"{pages}\"")
+            self.assertEqual(daemon.stop(), 0)
 
     def test_stops_while_clients_are_connected(self):
         daemon = self.start()
