@@ -58,7 +58,8 @@ class DeviceDaemonTest : public ::testing::Test {
   void Configure(uint64_t host_bytes, const std::string& device) {
     std::ofstream(folder_ + "/kvarved.yaml")
         << "socket: {path: " << folder_ << "/kvarved.sock}\n"
-        << "arena: {capacity_bytes: " << host_bytes << ", prefault: false}\n"
+        << "arena: {capacity_bytes: " << host_bytes
+        << ", prefault: " << (prefault_ ? "true" : "false") << "}\n"
         << "metrics: {listen: \"off\"}\nlog: {level: error}\n"
         << "tenant: {state_dir: " << folder_ << "}\n"
         << "nvme: {devices: [" << device << "], drive_writes_per_day: \"0\"}\n";
@@ -143,6 +144,7 @@ class DeviceDaemonTest : public ::testing::Test {
     return client.OpenNamespace(OpaqueNamespace("model", bytes)).value();
   }
 
+  bool prefault_ = false;  // as by default, in huge pages; takes time at each start
   std::string folder_;
   UniqueFd completed_;
   pid_t pid_ = -1;

@@ -93,6 +93,7 @@ class BurstTest : public testing::DeviceDaemonTest {
   static constexpr size_t kBlocks = 1024;
 
   void SetUp() override {
+    prefault_ = true;
     Make(256 * kMiBytes, 8192 * kMiBytes, 256 * kMiBytes);
     Start();
     client_ = Connect();
