@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "services/auth/grpc_credentials.h"
 #include "services/rpc/connections.h"
+#include "services/rpc/grpc_log.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
@@ -51,6 +52,7 @@ AdminServer::AdminServer(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Start(const std::string& path,
                                                                 AdminActions actions) {
   KV_RETURN_IF_ERROR(CheckPath(path));
+  UseGrpcLog();
   auto rep = std::make_unique<Rep>();
   rep->path = path;
   rep->service = std::make_unique<KvAdminService>(std::move(actions), std::nullopt);

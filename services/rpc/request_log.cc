@@ -11,7 +11,6 @@
 namespace kvarve {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr char kTraceparent[] = "traceparent";
 // "00-" trace (32) "-" span (16) "-" flags (2); later versions may have more behind.
 constexpr size_t kTraceBegin = 3, kTraceBytes = 32, kSpanBytes = 16, kTraceparentBytes = 55;
@@ -68,7 +67,7 @@ void RequestLog::End(const Request& request, const absl::Status& status, uint64_
   const int64_t now = Now(), nanos = now - request.begin_nanos;
   if (nanos < slow_nanos_) return;
   slow_.fetch_add(1, std::memory_order_relaxed);
-  if (!MayWrite(now)) return;
+  if (!lines_.MayWrite(now)) return;
   KvLog(LogLevel::kWarning, "slow call",
         {{"method", std::string(RpcMethodName(request.method))},
          {"micros", absl::StrCat(nanos / 1000)},
@@ -77,13 +76,6 @@ void RequestLog::End(const Request& request, const absl::Status& status, uint64_
          {"request_id", request.id != 0 ? absl::StrFormat("%016x", request.id) : std::string()},
          {"trace", request.trace},
          {"block_bytes", absl::StrCat(bytes)}});
-}
-
-// Counts lines by the second; two threads that meet at its end may write a few more.
-bool RequestLog::MayWrite(int64_t now_nanos) {
-  const int64_t second = now_nanos / kSecond;
-  if (second_.exchange(second) != second) lines_ = 0;
-  return lines_.fetch_add(1) < kLinesPerSecond;
 }
 
 void RequestLog::AddTo(RpcStats* stats) const {

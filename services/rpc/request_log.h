@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "services/rpc/line_limit.h"
 #include "services/rpc/rpc_server.h"
 
 namespace kvarve {
@@ -42,13 +43,10 @@ class RequestLog {
   void AddTo(RpcStats* stats) const;
 
  private:
-  bool MayWrite(int64_t now_nanos);
-
   const int64_t slow_nanos_;
   std::array<std::array<std::atomic<uint64_t>, kRpcCodes>, kRpcMethods> calls_{};
   std::atomic<uint64_t> read_bytes_{0}, write_bytes_{0}, slow_{0};
-  std::atomic<int64_t> second_{0};  // in which lines_ were written
-  std::atomic<uint64_t> lines_{0};
+  LineLimit lines_{kLinesPerSecond};
 };
 
 }  // namespace kvarve

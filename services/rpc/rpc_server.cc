@@ -10,6 +10,7 @@
 
 #include "client/frames/frames.h"
 #include "services/auth/grpc_credentials.h"
+#include "services/rpc/grpc_log.h"
 #include "services/rpc/kv_cache_service.h"
 #include "storage/base/status_macros.h"
 
@@ -42,6 +43,7 @@ RpcServer::RpcServer(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptions& options,
                                                             BlockStore* store) {
   if (options.listen.off()) return absl::FailedPreconditionError("rpc.listen is off");
+  UseGrpcLog();
   TransportOptions transport = options.transport;
   transport.address = options.listen.ToString();
   transport.is_loopback = options.listen.is_loopback;
