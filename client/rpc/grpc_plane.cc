@@ -341,6 +341,10 @@ absl::Status GrpcPlane::WriteOnce(const OpenNamespaceInfo& info, const PutChain&
       static_cast<size_t>(reply.results_size()) != count) {
     return absl::InternalError("the daemon's answer to a put is not one");
   }
+  // Nothing of the chain is there: the reason says more than a result, as on the same host.
+  if (chain.first_depth == 0 && begin == 0 && reply.results(0) == v1::PUT_REJECTED_QUOTA) {
+    return absl::ResourceExhaustedError(reply.reason());
+  }
   for (const int result : reply.results()) {
     if (result == v1::PUT_SHED) {  // and all behind it
       *again_nanos = std::max<int64_t>(reply.retry_after_ms(), 1) * 1'000'000;

@@ -19,6 +19,7 @@ namespace kvarve {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::IsBlock;
 using testing::KeyChain;
@@ -249,6 +250,32 @@ TEST_F(RemoteClientTest, ShedPutsGetInAfterAll) {
   EXPECT_EQ(hasty->Put(ns, chain, {&source, 1}).status().code(),
             absl::StatusCode::kResourceExhausted);
   context.TryCancel();
+}
+
+// As on the same host: a chain of which nothing can be taken is an error that has the numbers; where
+// a part was, the outcomes say how far.
+TEST_F(RemoteClientTest, OverQuotaSaysTheNumbers) {
+  cache_options_.quotas["team"].of(Resource::kEntries) = {0, 2};
+  Start();
+  const auto client = Connect();
+  const ClientNamespace ns = *client->OpenNamespace(TestDescriptor(kBlock));
+  EXPECT_THAT(Put(*client, ns, KeyChain(1, 4), kBlock),
+              ElementsAre(PutOutcome::kStored, PutOutcome::kStored, PutOutcome::kRejectedQuota,
+                          PutOutcome::kRejectedParent));
+  TenantQuota none;
+  none.of(Resource::kEntries) = {0, 0};
+  ASSERT_TRUE(client->Invalidate(ns).ok());
+  ASSERT_TRUE(cache_->SetQuota("team", none).ok());
+  const BlockKey key = KeyChain(2, 1)[0];
+  const std::vector<std::byte> block = MakeBlock(0, key, kBlock);
+  const std::byte* const source = block.data();
+  PutChain chain;
+  chain.keys = {&key, 1};
+  const absl::Status refused = client->Put(ns, chain, {&source, 1}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(std::string(refused.message()),
+            "tenant \"team\" is over its quota of entries: 0 in use of at most 0, and nothing of it "
+            "can leave now");
 }
 
 // Reads beyond what may be read at once wait for their turn.
