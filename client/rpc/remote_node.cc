@@ -310,7 +310,13 @@ absl::Status RemoteNode::Hello(const NodeLinkPtr& on, int64_t deadline_nanos) {
   grpc::ClientContext context;
   PrepareContext(&context, on->shown->token, deadline_nanos);
   v1::HelloReply reply;
-  KV_RETURN_IF_ERROR(FromGrpc(on->stub->Hello(&context, request, &reply)));
+  const absl::Status status = FromGrpc(on->stub->Hello(&context, request, &reply));
+  if (absl::IsUnimplemented(status)) {
+    return absl::UnimplementedError(endpoint_.address +
+                                    " serves no blocks; is it the port of administration "
+                                    "(rpc.admin_listen)? Blocks are at rpc.listen");
+  }
+  KV_RETURN_IF_ERROR(status);
   if (static_cast<size_t>(reply.namespaces_size()) != named.size()) {
     return absl::FailedPreconditionError(
         "the daemon opens no namespaces over gRPC: it is of an older version; update it");
