@@ -135,8 +135,7 @@ int Issue(const Context& context, const IssueFlags& flags) {
   return kExitGood;
 }
 
-absl::StatusOr<std::string> TokenOf(const InspectFlags& flags) {
-  std::string text = flags.token;
+absl::StatusOr<std::string> TokenOf(std::string text) {
   if (text == "-") std::getline(std::cin, text);
   const size_t end = text.find_last_not_of(" \t\r\n");
   text.resize(end == text.npos ? 0 : end + 1);
@@ -145,7 +144,7 @@ absl::StatusOr<std::string> TokenOf(const InspectFlags& flags) {
 }
 
 int Inspect(const Context& context, const InspectFlags& flags) {
-  const absl::StatusOr<std::string> token = TokenOf(flags);
+  const absl::StatusOr<std::string> token = TokenOf(flags.token);
   if (!token.ok()) return Report(context, token.status());
   const absl::StatusOr<UnverifiedToken> parts = ReadUnverified(*token);
   if (!parts.ok()) return Report(context, parts.status());
@@ -178,14 +177,28 @@ int Inspect(const Context& context, const InspectFlags& flags) {
 
 // What stands for it in the list: a token's id and end, or a certificate's fingerprint.
 absl::Status AddRevoked(const RevokeFlags& flags, Revocations* list, std::string* name) {
-  if (flags.certificate) {
+  bool is_certificate = flags.certificate || flags.what.ends_with(".pem");
+  std::string what = flags.what;
+  // A file's name taken for an id would revoke nothing, and say that it did.
+  if (!is_certificate && what != "-" && ::access(what.c_str(), F_OK) == 0) {
+    KV_ASSIGN_OR_RETURN(const std::string text, ReadFile(what, kMaxPemBytes));
+    is_certificate = text.find("-----BEGIN CERTIFICATE") != text.npos;
+    what = text.substr(0, text.find('\n'));
+  }
+  if (is_certificate) {
     KV_ASSIGN_OR_RETURN(*name, FingerprintOf(flags.what));
     list->certificates.insert(*name);
     return absl::OkStatus();
   }
-  *name = flags.what;
+  const bool is_of_file = what != flags.what;
+  KV_ASSIGN_OR_RETURN(what, TokenOf(what));
+  *name = what;
   int64_t expires = 0;
-  if (const auto parts = ReadUnverified(flags.what); parts.ok()) {
+  const auto parts = ReadUnverified(what);
+  if (!parts.ok() && is_of_file) {
+    return absl::InvalidArgumentError(flags.what + " holds neither a token nor a certificate");
+  }
+  if (parts.ok()) {
     const absl::StatusOr<TokenClaims> claims = ParseClaims(parts->claims_json);
     if (!claims.ok()) return claims.status();
     *name = claims->id;
@@ -267,9 +280,13 @@ void AddRevoke(CLI::App* token, Context* context) {
   CLI::App* const revoke =
       token->add_subcommand("revoke", "Adds a token or certificate to a list of revoked ones");
   const auto flags = std::make_shared<RevokeFlags>();
-  revoke->add_option("what", flags->what, "A token, its id (jti), or a certificate's file")
+  revoke
+      ->add_option("what", flags->what,
+                   "A token or its id (jti), the file of a token or a certificate, or - to read a "
+                   "token from the input")
       ->required();
-  revoke->add_flag("--certificate", flags->certificate, "It is a certificate's file");
+  revoke->add_flag("--certificate", flags->certificate,
+                   "It is a certificate's file, whatever its name");
   revoke->add_option("--file", flags->file, "The list")->capture_default_str();
   revoke->callback([=] { context->command = [=] { return Revoke(*context, *flags); }; });
 }

@@ -98,6 +98,18 @@ class IdentityCli(unittest.TestCase):
             lines = [line for line in f.read().splitlines() if not line.startswith("#")]
         self.assertEqual(sorted([f"token {token['jti']} {token['expires_at']}", "token another-id",
                                  f"certificate {fingerprint}"]), sorted(lines))
+        # A file is what it holds, never an id: that would revoke nothing.
+        other = self.issue()
+        with open(self.path("other.token"), "w", encoding="utf-8") as f:
+            f.write(other["token"] + "\n")
+        self.assertEqual(other["jti"], self.kvarve("--json", "token", "revoke", "other.token")["revoked"])
+        fingerprint = self.kvarve("--json", "cert", "show", "kvarve-dev-ca/client.pem")["fingerprint"]
+        os.rename(self.path("kvarve-dev-ca/client.pem"), self.path("client.crt"))
+        self.assertEqual(fingerprint, self.kvarve("--json", "token", "revoke", "client.crt")["revoked"])
+        self.kvarve("token", "revoke", "kvarve-token.key", code=FAILED)
+        self.assertIn("neither a token nor a certificate", self.errors)
+        self.kvarve("token", "revoke", "nowhere.pem", code=FAILED)
+        self.assertIn("No such file", self.errors)
         self.kvarve("token", "revoke", "two words", code=FAILED)
         with open(self.path("kvarve-revoked"), "a", encoding="utf-8") as f:
             f.write("nonsense\n")
