@@ -266,6 +266,9 @@ absl::Status RemoteNode::Ask(ClientNamespace ns, int64_t deadline_nanos,
     if (!info.ok() || status.code() != absl::StatusCode::kNotFound) break;
     Forget();
   }
+  if (absl::IsDeadlineExceeded(status)) {  // gRPC says that and no more
+    return absl::DeadlineExceededError(endpoint_.address + " did not answer in time");
+  }
   return status;
 }
 

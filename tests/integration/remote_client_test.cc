@@ -252,8 +252,8 @@ TEST_F(RemoteClientTest, ShedPutsGetInAfterAll) {
   context.TryCancel();
 }
 
-// As on the same host: a chain of which nothing can be taken is an error that has the numbers; where
-// a part was, the outcomes say how far.
+// As on the same host: a chain of which nothing can be taken is an error that has the numbers;
+// where a part was, the outcomes say how far.
 TEST_F(RemoteClientTest, OverQuotaSaysTheNumbers) {
   cache_options_.quotas["team"].of(Resource::kEntries) = {0, 2};
   Start();
@@ -273,9 +273,10 @@ TEST_F(RemoteClientTest, OverQuotaSaysTheNumbers) {
   chain.keys = {&key, 1};
   const absl::Status refused = client->Put(ns, chain, {&source, 1}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(std::string(refused.message()),
-            "tenant \"team\" is over its quota of entries: 0 in use of at most 0, and nothing of it "
-            "can leave now");
+  EXPECT_EQ(
+      std::string(refused.message()),
+      "tenant \"team\" is over its quota of entries: 0 in use of at most 0, and nothing of it "
+      "can leave now");
 }
 
 // Reads beyond what may be read at once wait for their turn.

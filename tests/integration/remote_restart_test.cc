@@ -69,6 +69,7 @@ class RemoteRestartTest : public ::testing::TestWithParam<bool> {
 struct Life {
   std::atomic<uint64_t> good{0}, refused{0}, late{0}, read{0}, wrong{0};
   std::atomic<int64_t> longest{0};  // call; each has one writer
+  std::string address;
 
   template <typename Call>
   bool Do(Call call) {
@@ -76,7 +77,10 @@ struct Life {
     const absl::Status status = call();
     longest = std::max<int64_t>(longest, Now() - begin);
     (status.ok() ? good : refused) += 1;
-    late += absl::IsDeadlineExceeded(status) ? 1 : 0;
+    if (absl::IsDeadlineExceeded(status)) {
+      late += 1;
+      EXPECT_EQ(status.message(), address + " did not answer in time");
+    }
     return status.ok();
   }
   void Round(Client& client, ClientNamespace ns, std::span<const BlockKey> keys) {
@@ -111,6 +115,7 @@ TEST_P(RemoteRestartTest, SixteenClientsGoOn) {
   std::vector<std::thread> threads;
   for (uint64_t c = 0; c < kClients; ++c) {
     lives.push_back(std::make_unique<Life>());
+    lives.back()->address = daemon_.address();
     threads.emplace_back([&, c, life = lives.back().get()] {
       const std::unique_ptr<Client> client = Connect();
       const ClientNamespace ns = *client->OpenNamespace(OpaqueNamespace("model", kBlock));
