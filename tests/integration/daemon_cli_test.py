@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import unittest
 
 import daemon_case
@@ -406,6 +407,54 @@ class ConfigurationTest(Case):
         self.assertEqual(daemon.http("/healthz")[0], 200)
         self.kvarve("drain", "--off")
         self.assertEqual(daemon.http("/readyz")[0], 200)
+
+    def test_secrets_are_in_no_log_answer_or_page(self):
+        def kvarve(*arguments, **variables):
+            done = subprocess.run([os.path.join(daemon_case.BINARIES, "kvarve"), *arguments], cwd=self.folder,
+                                  capture_output=True, text=True, timeout=60, check=False,
+                                  env=environment(**variables))
+            return done.stdout + done.stderr
+
+        def token_file(name, text):
+            path = self.file(name, (text + "\n").encode())
+            os.chmod(path, 0o600)
+            return path
+
+        kvarve("token", "key")
+        issue = ("token", "issue", "--tenant", "default", "--for")
+        kvarve("token", "key", "--key", "forger.key", "--keys", "forgers.json")
+        good, short = kvarve(*issue, "1h").strip(), kvarve(*issue, "1s").strip()
+        forged = kvarve(*issue, "1h", "--key", "forger.key").strip()
+        shared, guess = "the-shared-token-1234567", "a-guessed-token-1234567"
+        daemon = self.start("--log.level=debug", "--log.slow_request=1us", "--rpc.listen=127.0.0.1:0",
+                            f"--tenant.state_dir={self.folder}/state",
+                            "--rpc.token_file=" + token_file("shared", shared),
+                            f"--rpc.token_keys_file={self.folder}/kvarve-token-keys.json",
+                            f"--rpc.admin_socket={self.folder}/admin.sock")
+        port = re.search(r"rpc_port=(\d+)", daemon.log()).group(1)
+        time.sleep(1.5)  # `short` is over
+        said = ""
+        for i, (token, wanted) in enumerate(((good, "stored"), (shared, "exists"), (short, "expired"), (forged, "key"),
+                                             (guess, "token"))):
+            answer = kvarve("put", *CHAIN, self.file("data", b"x" * 4 * BLOCK), KVARVE_TOKEN_FILE=token_file(f"t{i}", token),
+                            KVARVE_ENDPOINT=f"kvarve://127.0.0.1:{port}")
+            self.assertIn(wanted, answer)
+            said += answer
+        for page in ("/", "/metrics", "/status.json"):
+            said += daemon.http(page)[1]
+        said += self.kvarve("config", "daemon").stdout
+        self.assertEqual(daemon.stop(), 0)
+        self.assertIn("slow call", daemon.log())
+        self.assertIn("caller refused", daemon.log())
+        said += daemon.log()
+        secrets = [shared, guess, *(part for token in (good, short, forged) for part in token.split(".")[1:])]
+        with open(os.path.join(self.folder, "state", "tenant_salts"), encoding="utf-8") as f:
+            salts = re.findall(r"\b[0-9a-f]{64}\b", f.read())
+        self.assertGreater(len(salts), 0)
+        secrets += salts
+        for secret in secrets:
+            for part in (secret, secret[:16], secret[-16:]):
+                self.assertNotIn(part, said)
 
     def test_the_chart_has_the_table_of_settings(self):
         answer = subprocess.run([sys.executable, "deploy/helm/update_schema.py", os.path.join(daemon_case.BINARIES, "kvarved"), "--check"],
