@@ -98,6 +98,10 @@ void Examine(const Context& context, const DoctorFlags& flags, Findings* finding
     if (status.ok()) {
       daemon = *status;
       CheckDaemon(*status, host, findings);
+    } else if (absl::IsUnimplemented(status.status())) {  // at another host's rpc.listen
+      findings->push_back({"daemon", "status", Level::kOk,
+                           "told at rpc.admin_listen and on its own host, not to who has blocks",
+                           ""});
     } else {
       findings->push_back({"daemon", "status", Level::kWarning,
                            std::string(status.status().message()),

@@ -408,6 +408,17 @@ class ConfigurationTest(Case):
         self.kvarve("drain", "--off")
         self.assertEqual(daemon.http("/readyz")[0], 200)
 
+    def test_doctor_over_grpc(self):
+        path = self.file("token", b"the-shared-token-1234567\n")
+        os.chmod(path, 0o600)
+        daemon = self.start("--rpc.listen=127.0.0.1:0", f"--rpc.token_file={path}")
+        port = re.search(r"rpc_port=(\d+)", daemon.log()).group(1)
+        found = self.ask("--endpoint", f"kvarve://127.0.0.1:{port}", "--token-file", path, "doctor")["findings"]
+        told = {f["check"]: f for f in found if f["area"] == "daemon"}
+        self.assertEqual(told["connection"]["level"], "ok")
+        self.assertEqual(told["status"]["level"], "ok")  # that a tenant is not told is no fault
+        self.assertIn("rpc.admin_listen", told["status"]["text"])
+
     def test_secrets_are_in_no_log_answer_or_page(self):
         def kvarve(*arguments, **variables):
             done = subprocess.run([os.path.join(daemon_case.BINARIES, "kvarve"), *arguments], cwd=self.folder,
