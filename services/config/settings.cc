@@ -139,8 +139,9 @@ constexpr Setting kSettings[] = {
      "floor "
      "is theirs whenever they want it, a ceiling is never passed, and between them they share what "
      "is idle; either may be left out. Resources: host_bytes (floors are kept in multiples of "
-     "arena.chunk_bytes), entries (blocks), lease_bytes (read in place at once), "
-     "ingest_bytes_per_second, connections (to the socket, and as many to the gRPC server)."},
+     "arena.chunk_bytes), device_bytes (of the NVMe tier; a ceiling only), entries (blocks), "
+     "lease_bytes (read in place at once), ingest_bytes_per_second, connections (to the socket, "
+     "and as many to the gRPC server)."},
     {"tenant.default_quota", SettingType::kString, "", "host_bytes:..8GiB",
      "The same for each tenant that tenant.quotas does not name; ceilings only."},
     {"tenant.state_dir", SettingType::kString, "", "/var/lib/kvarve",

@@ -50,6 +50,10 @@ absl::StatusOr<QuotaRange> ParseRange(Resource resource, std::string_view text) 
   if (!ceiling.empty()) {
     KV_ASSIGN_OR_RETURN(range.ceiling, ParseAmount(resource, ceiling));
   }
+  if (resource == Resource::kDeviceBytes && range.floor > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("\"%s\": device_bytes has a ceiling only", text));
+  }
   if (range.floor > range.ceiling) {
     return absl::InvalidArgumentError(
         absl::StrFormat("\"%s\": the floor is above the ceiling", text));

@@ -40,6 +40,8 @@ TEST(QuotasTest, Refuses) {
   EXPECT_THAT(why("host_bytes"), HasSubstr("an example"));
   EXPECT_THAT(why("host_bytes:5GiB"), HasSubstr("no range"));
   EXPECT_THAT(why("host_bytes:2GiB..1GiB"), HasSubstr("above the ceiling"));
+  EXPECT_THAT(why("device_bytes:1GiB..2GiB"), HasSubstr("a ceiling only"));
+  EXPECT_TRUE(ParseQuota("device_bytes:0..2GiB").ok());
   EXPECT_THAT(why("entries:1..x"), HasSubstr("\"x\" is no number"));
   EXPECT_THAT(why("entries:-1.."), HasSubstr("no number"));
   EXPECT_THAT(why("entries:..1 entries:..2"), HasSubstr("twice"));
