@@ -160,12 +160,12 @@ TEST_P(RemoteRestartTest, SixteenClientsGoOn) {
   EXPECT_TRUE(all_go_on(before)) << "after a hang";
   stop = true;
   for (std::thread& thread : threads) thread.join();
-  uint64_t refused = 0;
+  uint64_t refused = 0, late = 0;
   int64_t longest = 0;
   for (const auto& life : lives) {
     EXPECT_EQ(life->wrong, 0u);
     EXPECT_GT(life->read, 0u);
-    EXPECT_GT(life->late, 0u);  // the hang was felt
+    late += life->late;  // not of each: a read of which a part had come is a shorter one
     longest = std::max<int64_t>(longest, life->longest);
     refused += life->refused;
   }
@@ -173,6 +173,8 @@ TEST_P(RemoteRestartTest, SixteenClientsGoOn) {
               static_cast<double>(kTimeout) / 1e9);
   EXPECT_LT(longest, kTimeout + kSlack);
   EXPECT_GT(refused, 0u);  // the kills were felt
+  EXPECT_GT(late, 0u);     // and the hang
+  EXPECT_GE(longest, kTimeout);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, RemoteRestartTest, ::testing::Bool(),
