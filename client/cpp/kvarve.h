@@ -7,9 +7,9 @@
  * something is needed is KVARVE_INVALID_ARGUMENT; functions without a code answer 0 or null for it.
  *
  * Structures begin with their own size, which the caller writes, and may grow at their end in later
- * versions: `kvarve_options options = {sizeof(options)};` has zeros for all the rest. A program
- * that was built with an earlier kvarve.h works with a later library. The other way round it works
- * as long as it uses nothing new; else it is refused (KVARVE_INVALID_ARGUMENT).
+ * versions: `kvarve_options options = {.size = sizeof(options)};` has zeros for all the rest. A
+ * program that was built with an earlier kvarve.h works with a later library. The other way round
+ * it works as long as it uses nothing new; else it is refused (KVARVE_INVALID_ARGUMENT).
  *
  * `cmake --install` puts this file to <kvarve/kvarve.h>, beside libkvarve.so and its pkg-config
  * file; the library exports what stands here and nothing else. It speaks to the kvarved of this

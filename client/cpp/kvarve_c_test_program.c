@@ -54,9 +54,9 @@ static int UseBlocks(kvarve_client* client, kvarve_namespace ns, const unsigned 
 
 int RunCProgram(const char* endpoint, const void* descriptor, size_t descriptor_bytes,
                 const unsigned char* keys) {
-  kvarve_options options = {sizeof(options)};
+  kvarve_options options = {.size = sizeof(options)};
   kvarve_error error;
-  kvarve_state state = {sizeof(state)};
+  kvarve_state state = {.size = sizeof(state)};
   kvarve_client* client = NULL;
   kvarve_namespace ns = 0;
   size_t found = 0;
@@ -95,7 +95,7 @@ int RunCProgram(const char* endpoint, const void* descriptor, size_t descriptor_
 /* Nulls cost an error, not the process. */
 int RunWithNulls(const char* endpoint, const void* descriptor, size_t descriptor_bytes,
                  const unsigned char* keys) {
-  kvarve_options options = {sizeof(options)};
+  kvarve_options options = {.size = sizeof(options)};
   kvarve_error error;
   kvarve_client* client = NULL;
   kvarve_namespace ns = 0;

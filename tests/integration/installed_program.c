@@ -19,7 +19,9 @@ static kvarve_error error;
 
 static void Describe(unsigned char* bytes, size_t* size) {
   static const char* const kExtra[] = {"rope", "10000", "quantization", "none"};
-  kvarve_descriptor descriptor = {sizeof(descriptor)};
+  kvarve_descriptor descriptor;
+  memset(&descriptor, 0, sizeof(descriptor));
+  descriptor.size = sizeof(descriptor);
   EXPECT(kvarve_describe(&descriptor, bytes, KVARVE_DESCRIPTOR_BYTES_MAX, size, &error) ==
          KVARVE_INVALID_ARGUMENT);
   EXPECT(strstr(error.text, "model_digest") != NULL);
@@ -71,9 +73,11 @@ static void UseBlocks(kvarve_client* client, kvarve_namespace ns) {
 int main(int argc, char** argv) {
   unsigned char descriptor[KVARVE_DESCRIPTOR_BYTES_MAX];
   size_t size = 0;
-  kvarve_options options = {sizeof(options)};
+  kvarve_options options;
   kvarve_client* client = NULL;
   kvarve_namespace ns = 0;
+  memset(&options, 0, sizeof(options));
+  options.size = sizeof(options);
   options.endpoint = argc > 1 ? argv[1] : NULL;
   options.timeout_us = options.put_timeout_us = kWaitMicros;
   Describe(descriptor, &size);
