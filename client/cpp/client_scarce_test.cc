@@ -1,12 +1,16 @@
 // Goal: what a daemon had not left is had later, without any call failing for it. Method: the small
 // daemon, whose staging is used up and comes back; another client passes the time.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <functional>
+#include <thread>
 
 #include "client/cpp/faults_fixture_testing.h"
 
@@ -81,16 +85,23 @@ TEST_F(FaultsTest, StagingThatWasUsedUpIsGivenLaterWithoutAnyCallFailing) {
   for (const auto& [session, token] : seen.byes) EXPECT_EQ(session, 0u);
 }
 
-// A page that runs something when it is first read, in the thread that reads it.
+// A page whose first reader waits until something was run. It runs in another thread: in a signal
+// handler, which the reader is in then, next to nothing may be done.
 class TrapPage {
  public:
   TrapPage(std::span<const std::byte> bytes, std::function<void()> at_first_read) {
     KV_CHECK(bytes.size() <= kBytes && trap_ == nullptr);
+    KV_CHECK(::pipe2(asked_, O_CLOEXEC) == 0 && ::pipe2(done_, O_CLOEXEC) == 0);
     page_ = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     KV_CHECK(page_ != MAP_FAILED);
     std::memcpy(page_, bytes.data(), bytes.size());
     KV_CHECK(::mprotect(page_, kBytes, PROT_NONE) == 0);
-    at_first_read_ = std::move(at_first_read);
+    runs_ = std::thread([this, run = std::move(at_first_read)] {
+      char byte = 0;
+      if (::read(asked_[0], &byte, 1) != 1) return;  // never read
+      run();
+      KV_CHECK(::write(done_[1], &byte, 1) == 1);
+    });
     trap_ = this;
     struct sigaction action = {};
     action.sa_handler = &OnFault;
@@ -99,6 +110,11 @@ class TrapPage {
   }
   ~TrapPage() {
     ::sigaction(SIGSEGV, &before_, nullptr);
+    ::close(asked_[1]);
+    runs_.join();
+    ::close(asked_[0]);
+    ::close(done_[0]);
+    ::close(done_[1]);
     ::munmap(page_, kBytes);
     trap_ = nullptr;
   }
@@ -108,15 +124,17 @@ class TrapPage {
 
  private:
   static constexpr size_t kBytes = 64 << 10;
-  // The fault is this thread's own, of a plain copy that holds nothing: more may be done than in
-  // other signal handlers.
   static void OnFault(int) {
-    KV_CHECK(::mprotect(trap_->page_, kBytes, PROT_READ) == 0);
-    trap_->at_first_read_();
+    char byte = 0;
+    const bool ran = ::mprotect(trap_->page_, kBytes, PROT_READ) == 0 &&
+                     ::write(trap_->asked_[1], &byte, 1) == 1 &&
+                     ::read(trap_->done_[0], &byte, 1) == 1;
+    if (!ran) ::_exit(1);
   }
   static inline TrapPage* trap_ = nullptr;
+  int asked_[2], done_[2];
   void* page_;
-  std::function<void()> at_first_read_;
+  std::thread runs_;
   struct sigaction before_;
 };
 
@@ -124,7 +142,7 @@ TEST_F(FaultsTest, APutWhoseStagingIsExchangedMeanwhileIsStagedAgain) {
   StartDaemon();
   Connect();
   const std::vector<std::byte> block = TestBlock(0);
-  int reads = 0;
+  std::atomic<int> reads = 0;
   const TrapPage source(block, [&] {
     ++reads;
     daemon_->HangUp();
