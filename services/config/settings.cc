@@ -55,8 +55,7 @@ constexpr Setting kSettings[] = {
      32 * kMi, 1 * kGi},
     {"arena.huge_pages", SettingType::kBool, "true", "false",
      "Use reserved 2 MiB pages when there are enough of them, else transparent ones, which are "
-     "asked "
-     "for as pages are touched in the background (arena.prefault; Linux 6.1 or newer, unless "
+     "asked for as pages are touched in the background (arena.prefault; Linux 6.1 or newer, unless "
      "transparent_hugepage/shmem_enabled is deny)."},
     {"arena.prefault", SettingType::kBool, "true", "false",
      "Touch the pages of a new chunk in the background, so that the first puts do not pay for it."},

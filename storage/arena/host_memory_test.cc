@@ -113,7 +113,7 @@ TEST_F(HostMemoryTest, ContainerSeesItsOwnGroupAsTheMount) {
 
 TEST_F(HostMemoryTest, VersionOne) {
   Write("/proc/self/cgroup",
-        "9:name=systemd:/\n5:cpu,cpuacct:/x\n4:huge_pages,memory:/docker/abc\n0::/\n");
+        "9:name=systemd:/\n5:cpu,cpuacct:/x\n4:hugetlb,memory:/docker/abc\n0::/\n");
   const std::string memory = "/sys/fs/cgroup/memory";
   Write(memory + "/memory.limit_in_bytes", "9223372036854771712\n");
   Write(memory + "/memory.usage_in_bytes", "123456789\n");
