@@ -98,6 +98,7 @@ void SegmentLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone d
   });
   std::vector<std::shared_ptr<ReadGroup>> groups;
   std::vector<size_t> gone;
+  uint64_t wanted_bytes = 0;
   {
     MutexLock lock(&r.gate.mutex);
     for (const size_t i : order) {
@@ -116,8 +117,12 @@ void SegmentLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone d
       }
       groups.back()->members.push_back(i);
       groups.back()->end_page = read.at.off4k + PagesOf(read);
+      wanted_bytes += read.stored_len;
     }
+    // Counted here: who is told that a read is done finds it counted.
     r.stats.gone_blocks += gone.size();
+    r.stats.read_blocks += all.size() - gone.size();
+    r.stats.read_bytes += wanted_bytes;
     r.stats.read_ios += groups.size();
     for (const auto& group : groups) ++r.slots[group->slot].readers;
     r.reads += groups.size();
@@ -132,18 +137,14 @@ void SegmentLog::Read(std::vector<BlockRead> reads, IoClass io_class, ReadDone d
     request.done = [&r, group, bytes](const IoResult& result) {
       auto finish = [&r, group, status = result.status] {
         const ReadCall& of = *group->call;
-        uint64_t read_bytes = 0;
         for (const size_t i : group->members) {
           const BlockRead& read = of.reads[i];
           absl::Status told = status;
           if (told.ok() && r.options.bug != PlantedBug::kReadUnverified) told = Verify(read);
           if (!told.ok()) r.Strike(read.at.segment_id, status.ok());
-          read_bytes += told.ok() ? read.stored_len : 0;
           of.done(i, told);
         }
         MutexLock lock(&r.gate.mutex);
-        r.stats.read_blocks += group->members.size();
-        r.stats.read_bytes += read_bytes;
         --r.slots[group->slot].readers;
         --r.reads;
         r.gate.changed.notify_all();

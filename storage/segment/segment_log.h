@@ -122,7 +122,7 @@ struct LogStats {
   uint64_t write_failures = 0, segments_abandoned = 0;
   uint64_t segments_sealed = 0, segments_reclaimed = 0;
   uint64_t reinserted_blocks = 0, reinserted_bytes = 0;
-  uint64_t read_blocks = 0, read_bytes = 0, read_ios = 0;
+  uint64_t read_blocks = 0, read_bytes = 0, read_ios = 0;  // begun
   uint64_t read_errors = 0, corrupt_blocks = 0, gone_blocks = 0;
   uint64_t scrubbed_bytes = 0, scrub_failures = 0;
   uint64_t catalogue_errors = 0;
