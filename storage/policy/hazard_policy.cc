@@ -295,16 +295,20 @@ class HazardPolicy final : public EvictionPolicy {
   uint32_t Least(const Candidates& candidates) {
     Sample(candidates);
     double least = std::numeric_limits<double>::infinity();
+    worths_.assign(sample_.size(), 0);  // all the same until something is learned
     if (model_.trained()) {
-      for (const uint32_t id : sample_) least = std::min(least, WorthOf(residents_[id]));
+      for (size_t i = 0; i < sample_.size(); ++i) {
+        worths_[i] = WorthOf(residents_[sample_[i]]);
+        least = std::min(least, worths_[i]);
+      }
     }
-    uint32_t oldest = kNoVictim;
-    for (const uint32_t id : sample_) {
-      const Resident& resident = residents_[id];
-      if (model_.trained() && WorthOf(resident) > least * options_.tie) continue;
-      if (oldest == kNoVictim ||
-          AgeOf(resident.last_touch) > AgeOf(residents_[oldest].last_touch)) {
-        oldest = id;
+    uint32_t oldest = kNoVictim, oldest_age = 0;
+    for (size_t i = 0; i < sample_.size(); ++i) {
+      if (worths_[i] > least * options_.tie) continue;
+      const uint32_t age = AgeOf(residents_[sample_[i]].last_touch);
+      if (oldest == kNoVictim || age > oldest_age) {
+        oldest = sample_[i];
+        oldest_age = age;
       }
     }
     return oldest;
@@ -395,6 +399,7 @@ class HazardPolicy final : public EvictionPolicy {
   ChunkedArray<uint64_t, 32768> keys_;  // of each resident
   std::vector<Candidates> candidates_;  // of each group: its evictable ids, in no order
   std::vector<uint32_t> sample_;
+  std::vector<double> worths_;  // of sample_
   size_t size_ = 0;
   double mean_cost_ = 0;  // microseconds; 0: none is known
   uint64_t random_;

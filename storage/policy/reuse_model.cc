@@ -1,7 +1,6 @@
 #include "storage/policy/reuse_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -51,13 +50,6 @@ std::array<double, ReuseModel::kAges> HazardsOf(
 int ReuseClass::OfResponse(uint32_t tokens) {
   if (tokens == UINT32_MAX) return 4;
   return tokens <= 64 ? 0 : tokens <= 256 ? 1 : tokens <= 1024 ? 2 : 3;
-}
-
-int ReuseModel::AgeOf(uint64_t accesses) {
-  if (accesses < 4) return static_cast<int>(accesses);
-  const int octave = 63 - std::countl_zero(accesses);
-  const int quarter = static_cast<int>(accesses >> (octave - 2) & 3);
-  return std::min(kAges - 1, 4 * (octave - 1) + quarter);
 }
 
 double ReuseModel::AgeStart(int age) {

@@ -14,7 +14,9 @@
 #ifndef KVARVE_STORAGE_POLICY_REUSE_MODEL_H_
 #define KVARVE_STORAGE_POLICY_REUSE_MODEL_H_
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -45,7 +47,12 @@ struct ReuseOptions {
 class ReuseModel {
  public:
   static constexpr int kAges = 96;  // log-spaced: 0, 1, 2, 3, then four an octave, up to 2^25
-  static int AgeOf(uint64_t accesses);
+  static int AgeOf(uint64_t accesses) {
+    if (accesses < 4) return static_cast<int>(accesses);
+    const int octave = 63 - std::countl_zero(accesses);
+    const int quarter = static_cast<int>(accesses >> (octave - 2) & 3);
+    return std::min(kAges - 1, 4 * (octave - 1) + quarter);
+  }
   static double AgeStart(int age);  // in accesses
 
   static constexpr double kMinReuses = 64;  // below: untrained
