@@ -148,17 +148,25 @@ class UringDevice final : public QueuedDevice {
     {
       MutexLock lock(&mutex_);
       commands.swap(commands_);
-      while (std::optional<IoQueue::Item> item = queue_.Pop()) {
-        started_.push_back({*std::move(item), {}});
-        started_.back().self = std::prev(started_.end());
-        uint64_t& fixed = stats_.fixed_buffer_requests;
-        fixed += Prepare(&started_.back()) ? 1 : 0;
-      }
+      PrepareWaiting();
       asleep_ = true;
       go_on = !stopping_ || queue_.waiting() + queue_.inflight() > 0;
     }
     for (PendingCommand* command : commands) command->result.set_value(Execute(*command));
     return go_on;
+  }
+
+  // Whether anything was waiting.
+  bool PrepareWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    bool any = false;
+    while (std::optional<IoQueue::Item> item = queue_.Pop()) {
+      started_.push_back({*std::move(item), {}});
+      started_.back().self = std::prev(started_.end());
+      uint64_t& fixed = stats_.fixed_buffer_requests;
+      fixed += Prepare(&started_.back()) ? 1 : 0;
+      any = true;
+    }
+    return any;
   }
 
   // The ring has more entries than requests can be in flight, so there is always one.
@@ -252,15 +260,25 @@ class UringDevice final : public QueuedDevice {
     ::io_uring_sqe_set_data(sqe, nullptr);
   }
 
+  // What is made of a read, its check above all, takes as long as the device needs for a good part
+  // of the next, and devices finish several at once: what was submitted meanwhile starts between
+  // two of them, not behind the last.
   void Reap() {
+    {
+      MutexLock lock(&mutex_);
+      asleep_ = false;  // it looks without being woken
+    }
     std::array<io_uring_cqe*, kEntries> ready;
+    std::array<std::pair<InFlight*, int>, kEntries> ended;
     const unsigned count = ::io_uring_peek_batch_cqe(&ring_, ready.data(), ready.size());
-    bool woken = false;
     for (unsigned i = 0; i < count; ++i) {
-      auto* inflight = static_cast<InFlight*>(::io_uring_cqe_get_data(ready[i]));
-      const int result = ready[i]->res;
+      ended[i] = {static_cast<InFlight*>(::io_uring_cqe_get_data(ready[i])), ready[i]->res};
+    }
+    ::io_uring_cq_advance(&ring_, count);
+    for (unsigned i = 0; i < count; ++i) {
+      const auto& [inflight, result] = ended[i];
       if (inflight == nullptr) {
-        woken = true;
+        ArmWake();
         continue;
       }
       if (result == -EINTR || result == -EAGAIN) {  // the kernel asks for another try
@@ -270,9 +288,16 @@ class UringDevice final : public QueuedDevice {
       const IoQueue::Item item = std::move(inflight->item);
       started_.erase(inflight->self);
       Finish(item, result);
+      if (i + 1 < count) SubmitWaiting();
     }
-    ::io_uring_cq_advance(&ring_, count);
-    if (woken) ArmWake();
+  }
+
+  void SubmitWaiting() {
+    {
+      MutexLock lock(&mutex_);
+      if (!PrepareWaiting()) return;
+    }
+    ::io_uring_submit(&ring_);  // what it could not take now, it does when it waits
   }
 
   UniqueFd wake_;
