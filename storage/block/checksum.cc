@@ -127,15 +127,15 @@ constexpr size_t kFoldedRegisters = kCopies ? 4 : 8;
 template <bool kCopies>
 constexpr size_t kFoldBytes = 64 * kFoldedRegisters<kCopies>;
 
-// Where nothing is stored meanwhile, every line is asked for one page ahead: what comes from a
+// Where nothing is stored meanwhile, every line is asked for two pages ahead: what comes from a
 // device is in no cache, and the processor's own prefetching ends at each page.
 template <bool kCopies>
 void PrefetchFolded(const std::byte* src, size_t done, size_t size) {
   if (kCopies) {
     if (done % kPageBytes == 0) PrefetchNextPage(src + done, size - done);
-  } else if (size - done >= kPageBytes + kFoldBytes<kCopies>) {
+  } else if (size - done >= 2 * kPageBytes + kFoldBytes<kCopies>) {
     for (size_t i = 0; i < kFoldBytes<kCopies>; i += 64) {
-      PrefetchForRead(src + done + kPageBytes + i);
+      PrefetchForRead(src + done + 2 * kPageBytes + i);
     }
   }
 }
