@@ -11,12 +11,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "storage/base/prefetch.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/unique_fd.h"
+#include "storage/block/checksum.h"
 #include "storage/io/aligned_buffer.h"
 #include "tests/perf/bench_table.h"
 
@@ -30,10 +33,46 @@ inline double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+// Both sides' processor seconds for a gigabyte.
+inline double CoreSecondsPerGb(uint64_t bytes, const std::function<void()>& round) {
+  const double before = CpuSeconds();
+  round();
+  return (CpuSeconds() - before) / (static_cast<double>(bytes) / 1e9);
+}
+
+// The least that a check of bytes could cost: each word is read and added.
+__attribute__((optimize("O3"), target_clones("avx512f", "avx2", "default"))) inline uint64_t SumOf(
+    const std::byte* piece, size_t bytes) {
+  constexpr size_t kLanes = 32;
+  const auto* words = reinterpret_cast<const uint64_t*>(piece);
+  uint64_t sums[kLanes] = {};
+  for (size_t i = 0; i < bytes / sizeof(uint64_t); i += kLanes) {
+    PrefetchForRead(words + i + 512);
+    PrefetchForRead(words + i + 520);
+    PrefetchForRead(words + i + 528);
+    PrefetchForRead(words + i + 536);
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] ^= words[i + lane];
+  }
+  uint64_t sum = 0;
+  for (const uint64_t lane : sums) sum ^= lane;
+  return sum;
+}
+
+// What the log checks: the checksum of each block.
+inline uint64_t ChecksumsOf(std::span<const std::byte> piece, size_t block) {
+  uint64_t sum = 0;
+  for (size_t at = 0; at < piece.size(); at += block)
+    sum += BlockChecksum(/*seed=*/at, piece.data() + at, block);
+  return sum;
+}
+
 class BareLoop {
  public:
+  // What is made of a piece that was read. Its answer is only kept from being optimised away.
+  using Check = std::function<uint64_t(std::span<const std::byte> piece)>;
+
   // `places`: with a depth of 1, where the pieces go in turn, as into a cache's memory. A single
-  // place stays in the processor's caches. With `sums`, one place.
+  // place stays in the processor's caches.
   BareLoop(const std::string& path, size_t depth, size_t bytes, size_t places = 1)
       : depth_(depth), bytes_(bytes), memory_(std::max(depth, places) * bytes) {
     KV_CHECK(depth == 1 || places == 1);
@@ -45,9 +84,8 @@ class BareLoop {
   }
   ~BareLoop() { ::io_uring_queue_exit(&ring_); }
 
-  // Moves a piece at each offset; returns the microseconds. `sums`: also looks at every byte that
-  // was read, once.
-  double Run(bool write, const std::vector<uint64_t>& offsets, bool sums = false) {
+  // Moves a piece at each offset; returns the microseconds. With a check, one place.
+  double Run(bool write, const std::vector<uint64_t>& offsets, const Check& check = nullptr) {
     const double start = NowMicros();
     size_t next = 0, inflight = 0;
     for (size_t i = 0; i < depth_ && next < offsets.size(); ++i, ++inflight)
@@ -60,7 +98,7 @@ class BareLoop {
       const size_t slot = ::io_uring_cqe_get_data64(cqe);
       ::io_uring_cqe_seen(&ring_, cqe);
       --inflight;
-      if (sums) sum_ = sum_ + Sum(memory_.data() + slot * bytes_);
+      if (check) sum_ = sum_ + check(memory_.span().subspan(slot * bytes_, bytes_));
       if (next == offsets.size()) continue;
       Prepare(write, offsets[next++], slot);
       ::io_uring_submit(&ring_);
@@ -70,23 +108,6 @@ class BareLoop {
   }
 
  private:
-  // The least that a check of the bytes could cost: each word is read and added.
-  __attribute__((optimize("O3"), target_clones("avx512f", "avx2", "default"))) uint64_t Sum(
-      const std::byte* piece) const {
-    constexpr size_t kLanes = 32;
-    const auto* words = reinterpret_cast<const uint64_t*>(piece);
-    uint64_t sums[kLanes] = {};
-    for (size_t i = 0; i < bytes_ / sizeof(uint64_t); i += kLanes) {
-      PrefetchForRead(words + i + 512);
-      PrefetchForRead(words + i + 520);
-      PrefetchForRead(words + i + 528);
-      PrefetchForRead(words + i + 536);
-      for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] ^= words[i + lane];
-    }
-    uint64_t sum = 0;
-    for (const uint64_t lane : sums) sum ^= lane;
-    return sum;
-  }
   void Prepare(bool write, uint64_t offset, size_t slot) {
     io_uring_sqe* sqe = ::io_uring_get_sqe(&ring_);
     const size_t place = depth_ == 1 ? turn_++ % (memory_.size() / bytes_) : slot;

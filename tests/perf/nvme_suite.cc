@@ -106,10 +106,10 @@ class NvmeBench {
     while (inflight > 0) gate.changed.wait(gate.mutex);
     return NowMicros() - start;
   }
-  double BareReadRound(BareLoop* bare, bool sums = false) const {
+  double BareReadRound(BareLoop* bare, const BareLoop::Check& check = nullptr) const {
     std::vector<uint64_t> offsets;
     for (const auto& run : Runs()) offsets.push_back(OffsetOf(run[0].at));
-    return bare->Run(/*write=*/false, offsets, sums);
+    return bare->Run(/*write=*/false, offsets, check);
   }
   uint64_t read_bytes() const { return Runs().size() * kRun; }
 
@@ -186,13 +186,38 @@ class NvmeBench {
   std::array<bool, kDepth> busy_{};
 };
 
+uint64_t CheckRun(std::span<const std::byte> run) { return ChecksumsOf(run, kBlock); }
+
+// What a gigabyte read costs at least: the bare loop, which makes nothing of what it reads, adds it
+// up, or checks each block as the log does.
+void RunCostRows(BenchTable* table, NvmeBench* bench, BareLoop* bare) {
+  const auto cost = [=](const BareLoop::Check& check) {
+    return CoreSecondsPerGb(bench->read_bytes(), [&] { bench->BareReadRound(bare, check); });
+  };
+  table->Compare(
+      {.name = "nvme/read/core_s_per_GB",
+       .unit = "core-s/GB",
+       .mine = [=] { return CoreSecondsPerGb(bench->read_bytes(), [&] { bench->ReadRound(); }); },
+       .bare = [=] { return cost(CheckRun); },
+       .value_gate = 0.06});
+  table->Measure(
+      {.name = "nvme/bare/read_and_sum/core_s_per_GB", .unit = "core-s/GB", .measure = [=] {
+         return cost([](auto piece) { return SumOf(piece.data(), piece.size()); });
+       }});
+  table->Measure({.name = "nvme/bare/read/core_s_per_GB", .unit = "core-s/GB", .measure = [=] {
+                    return cost(nullptr);
+                  }});
+}
+
 void RunLogRows(BenchTable* table) {
   const std::vector<std::string> names = {"nvme/read/runs_4MiB",
                                           "nvme/read/core_s_per_GB",
                                           "nvme/write/sequential",
                                           "nvme/write/core_s_per_GB",
                                           "nvme/read/random_64KiB_over_bare",
-                                          "nvme/bare/read_and_sum/core_s_per_GB"};
+                                          "nvme/read/runs_4MiB_of_checked",
+                                          "nvme/bare/read_and_sum/core_s_per_GB",
+                                          "nvme/bare/read/core_s_per_GB"};
   bool wanted = false;
   for (const std::string& name : names) wanted |= table->Wants(name);
   if (!wanted) return;
@@ -211,17 +236,14 @@ void RunLogRows(BenchTable* table) {
                   .gate = 0.90,
                   .mine = [&] { return gb(bench.read_bytes(), bench.ReadRound()); },
                   .bare = [&] { return gb(bench.read_bytes(), bench.BareReadRound(&bare)); }});
-  table->Measure({.name = names[1], .unit = "core-s/GB", .gate = 0.06, .measure = [&] {
-                    const double before = CpuSeconds();
-                    bench.ReadRound();
-                    return (CpuSeconds() - before) / (bench.read_bytes() / 1e9);
-                  }});
-  // How much of that is the reading of each byte, whatever is made of it.
-  table->Measure({.name = names[5], .unit = "core-s/GB", .measure = [&] {
-                    const double before = CpuSeconds();
-                    bench.BareReadRound(&bare, /*sums=*/true);
-                    return (CpuSeconds() - before) / (bench.read_bytes() / 1e9);
-                  }});
+  // Beside what has to be done for each byte, whoever does it.
+  table->Compare(
+      {.name = names[5],
+       .unit = "GB/s",
+       .better = Better::kHigher,
+       .mine = [&] { return gb(bench.read_bytes(), bench.ReadRound()); },
+       .bare = [&] { return gb(bench.read_bytes(), bench.BareReadRound(&bare, CheckRun)); }});
+  RunCostRows(table, &bench, &bare);
   table->Compare({.name = names[2],
                   .unit = "GB/s",
                   .better = Better::kHigher,
@@ -229,9 +251,7 @@ void RunLogRows(BenchTable* table) {
                   .mine = [&] { return gb(kRoundBytes, bench.WriteRound()); },
                   .bare = [&] { return gb(kRoundBytes, bench.BareWriteRound(&bare)); }});
   table->Measure({.name = names[3], .unit = "core-s/GB", .gate = 0.10, .measure = [&] {
-                    const double before = CpuSeconds();
-                    bench.WriteRound();
-                    return (CpuSeconds() - before) / (kRoundBytes / 1e9);
+                    return CoreSecondsPerGb(kRoundBytes, [&] { bench.WriteRound(); });
                   }});
   bench.PutSmall();
   BareLoop small(bench.path(), 1, kSmall);
