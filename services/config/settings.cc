@@ -84,7 +84,8 @@ constexpr Setting kSettings[] = {
 
     {"nvme.devices", SettingType::kList, "", "/var/lib/kvarve/nvme0",
      "Files or block devices of the NVMe tier, made by `kvarve device format` or as "
-     "nvme.device_bytes says. None: blocks are in memory only."},
+     "nvme.device_bytes says. None: blocks are in memory only. Of what only they have a lookup "
+     "counts at most limits.lease_total_bytes."},
     {"nvme.device_bytes", SettingType::kBytes, "0", "100GiB",
      "A file of nvme.devices that does not exist is made so large at the start. 0: it must exist.",
      0, kMaxBytes},
@@ -155,8 +156,9 @@ constexpr Setting kSettings[] = {
      "has open gives way to a new one.",
      1, 4096},
     {"limits.lease_total_bytes", SettingType::kBytes, "0", "8GiB",
-     "Most bytes that all clients read in place at once; beyond it they get copies. 0: half of the "
-     "capacity.",
+     "Most bytes that all clients read in place at once; beyond it they get copies. A lookup "
+     "counts at most so many of what only devices have, as they have to be in memory together. 0: "
+     "half of the capacity.",
      0, kMaxBytes},
     {"limits.lease_process_bytes", SettingType::kBytes, "0", "4GiB",
      "The same for one process. 0: a quarter of the capacity.", 0, kMaxBytes},

@@ -82,12 +82,14 @@ size_t Cache::Lookup(NamespaceHandle ns, std::span<const BlockKey> keys, size_t*
                      uint32_t recompute_us) {
   KV_CHECK(keys.size() <= kMaxKeysPerCall);
   size_t hit = 0, host = 0;
+  std::optional<uint64_t> load_bytes;
   bool more = true;
   for (size_t begin = 0; more; begin += kKeysPerHold) {
     MutexLock lock(&rep_->mutex);
+    if (!load_bytes) load_bytes = rep_->LeaseBytesMax();  // so much a load may pin
     const auto slice = keys.subspan(begin, std::min(kKeysPerHold, keys.size() - begin));
     size_t slice_host = 0;
-    hit += rep_->FindAnywhere(rep_->Record(ns), slice, &slice_host);
+    hit += rep_->FindAnywhere(rep_->Record(ns), slice, &*load_bytes, &slice_host);
     if (host == begin) host += slice_host;
     more = hit == begin + slice.size() && hit < keys.size();
     if (more) continue;

@@ -255,6 +255,23 @@ TEST(CacheDevicesTest, BeyondTheWriteBudgetPutsStayInMemory) {
 
 // Asked for twice is read or put twice; who looks up a hundred times while it waits asks for
 // nothing.
+// More keys than are looked at in one hold of the mutex, and more bytes than a load may pin.
+TEST(CacheDevicesTest, ALookupCountsOfDevicesWhatALoadMayBring) {
+  constexpr size_t kMore = 40;
+  const uint64_t host_bytes = 2 * kKeysPerHold * kTestBlock;
+  TestNode node({.host_bytes = host_bytes});
+  const std::vector<BlockKey> chain = KeyChain(1, kKeysPerHold + kMore);
+  ASSERT_EQ(node.PutAll(node.Open(), chain), chain.size());
+  ASSERT_TRUE(node.WaitDevices());
+  node.Crash();
+  ASSERT_TRUE(node.WaitDevices());
+  const NamespaceInfo ns = node.Open();
+  EXPECT_EQ(node.cache().Lookup(ns.handle, chain), kKeysPerHold);
+  EXPECT_EQ(node.Load(ns, chain), kKeysPerHold);
+  // Those are here now, and the rest may come, too.
+  EXPECT_EQ(node.cache().Lookup(ns.handle, chain), chain.size());
+}
+
 TEST(CacheDevicesTest, LookupsDoNotCountAsAskedFor) {
   TestNode node({.admission = AdmissionStep::kSeenBefore});
   const NamespaceInfo ns = node.Open();

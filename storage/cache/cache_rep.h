@@ -172,8 +172,10 @@ struct Cache::Rep {
   void Load(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class, bool caller_waits,
             std::function<void(size_t)> done);
   size_t LoadNow(NamespaceHandle ns, std::span<const BlockKey> keys, IoClass io_class);
-  // How many leading keys are found, in any tier.
-  size_t FindAnywhere(const NamespaceRecord& ns, std::span<const BlockKey> keys, size_t* in_host);
+  // How many leading keys are found, in any tier. `load_bytes`: what a load of the call may still
+  // bring, which is taken off.
+  size_t FindAnywhere(const NamespaceRecord& ns, std::span<const BlockKey> keys,
+                      uint64_t* load_bytes, size_t* in_host);
 
   // ---- recompute.cc
   // How many of the blocks, which are all in some tier, to answer: all, or, where the rest would

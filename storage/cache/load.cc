@@ -307,17 +307,16 @@ class LoadCall final : public std::enable_shared_from_this<LoadCall> {
 }  // namespace
 
 size_t Cache::Rep::FindAnywhere(const NamespaceRecord& ns, std::span<const BlockKey> keys,
-                                size_t* in_host) {
+                                uint64_t* load_bytes, size_t* in_host) {
   size_t found = index->FindPrefix(ns.index, keys, nullptr);
   *in_host = found;
   if (tier == nullptr) return found;
-  // What a load may pin, at most, of what is not here.
-  uint64_t room = LeaseBytesMax() / std::max<uint64_t>(ns.info.block_bytes, 1);
+  const uint64_t block_bytes = std::max<uint64_t>(ns.info.block_bytes, 1);
   while (found < keys.size()) {
-    const size_t on_device =
-        std::min<uint64_t>(tier->FindPrefix(ns, keys.subspan(found), nullptr), room);
+    const size_t on_device = std::min<uint64_t>(tier->FindPrefix(ns, keys.subspan(found), nullptr),
+                                                *load_bytes / block_bytes);
     if (on_device == 0) break;
-    room -= on_device;
+    *load_bytes -= on_device * block_bytes;
     found += on_device;
     found += index->FindPrefix(ns.index, keys.subspan(found), nullptr);
   }
