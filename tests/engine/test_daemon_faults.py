@@ -9,8 +9,11 @@ from daemon import Daemon
 BLOCK, TAIL, CLIENTS = 128, 32, 4
 PAUSE_SECONDS = 30
 ROUNDS_MIN = 4
-RECOVERY_SECONDS_MAX = 5  # promised are 2; the engine's own steps are in it, on cores that others may share
-OPENING_MS_MAX = 40  # promised are 20, the timeout, for all requests of a step together; three in a row would be 60
+PATIENCE_SECONDS = 20
+RECOVERY_SECONDS_MAX = 2  # until a request is asked for that hits; what the engine computes and saves first is in it
+LOOKUP_TIMEOUT_MS = 20  # for all requests of a step together
+OPENINGS = 5  # their median is held against the timeout, as the scheduler may let any one of them wait longer
+SLICE_MS = 3  # of another thread, for which one whose time is up may have to wait on a busy machine
 
 
 @pytest.fixture
@@ -25,14 +28,14 @@ def lookup_ms(answer) -> float:
 
 
 def wait_for_hits(engine, prompt) -> float:
-    """Asks until the prompt is loaded; seconds since the call."""
+    """Asks until the prompt is loaded; from the call until the request that was, in seconds."""
     begin = time.monotonic()
-    while time.monotonic() - begin < RECOVERY_SECONDS_MAX:
+    while (asked := time.monotonic() - begin) < PATIENCE_SECONDS:
         if engine.ask(prompt, max_tokens=1).loaded:
-            return time.monotonic() - begin
+            return asked
         engine.wait_saved()
         time.sleep(0.05)
-    raise AssertionError(f"no hit {RECOVERY_SECONDS_MAX} s after recovery")
+    raise AssertionError(f"no hit {PATIENCE_SECONDS} s after recovery")
 
 
 def ask_together(engine, asked, **fields):
@@ -43,36 +46,39 @@ def ask_together(engine, asked, **fields):
 
 
 def test_engine_starts_before_the_daemon(start, own_daemon, prompts):
-    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": LOOKUP_TIMEOUT_MS}, dtype="float32")
     prompt = prompts.take(2 * BLOCK + TAIL)
     alone = engine.ask(prompt, report=True)
     assert alone.loaded == 0 and alone.finish_reason == "length"
     own_daemon.start()
     seconds = wait_for_hits(engine, prompt)
     print(f"\njoined the daemon and hit after {seconds:.2f} s")
+    assert seconds <= RECOVERY_SECONDS_MAX
     assert_same_answer(engine.ask(prompt), engine.ask_cold(prompt))
 
 
 def test_killed_and_restarted(start, own_daemon, prompts):
     """In fp32, because the batch alone changes what bf16 answers: all four together must answer what each did alone."""
     own_daemon.start()
-    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": LOOKUP_TIMEOUT_MS}, dtype="float32")
     asked = [prompts.take(2 * BLOCK + TAIL) for _ in range(CLIENTS)]
     cold = [engine.ask(prompt) for prompt in asked]
     right = [answer.tokens for answer in cold]
     engine.wait_saved()
     own_daemon.kill()
-    slowest = 0.0
+    steps = []
     for _ in range(3):
         answers = ask_together(engine, asked)
         assert [answer.loaded for answer in answers] == [0] * CLIENTS
         assert [answer.tokens for answer in answers] == right
-        slowest = max(slowest, *(lookup_ms(answer) for answer in answers))
+        steps.append(sum(lookup_ms(answer) for answer in answers))
     assert_same_answer(engine.ask(asked[0]), cold[0])
     own_daemon.start()
     seconds = wait_for_hits(engine, asked[0])
-    print(f"\nkilled: slowest lookup {slowest:.2f} ms; hits {seconds:.2f} s after the restart")
-    assert slowest < OPENING_MS_MAX
+    print(f"\nkilled: lookups of a step took {', '.join(f'{ms:.2f}' for ms in steps)} ms; "
+          f"hits {seconds:.2f} s after the restart")
+    assert max(steps) <= LOOKUP_TIMEOUT_MS + SLICE_MS
+    assert seconds <= RECOVERY_SECONDS_MAX
     assert_same_answer(engine.ask(asked[0]), cold[0])
     answers = ask_together(engine, asked)
     assert answers[0].loaded == 2 * BLOCK
@@ -83,7 +89,7 @@ def test_killed_under_running_requests(start, own_daemon, prompts):
     """The daemon dies while four requests generate and save, comes back, and dies again: the answers are the fault-free
     run's to the last token. fp32, as above."""
     own_daemon.start()
-    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": LOOKUP_TIMEOUT_MS}, dtype="float32")
     asked = [prompts.take(2 * BLOCK + TAIL) for _ in range(CLIENTS)]
     right = [engine.ask_cold(prompt, max_tokens=140).tokens for prompt in asked]
     requests = [engine.submit(prompt, max_tokens=140) for prompt in asked]
@@ -107,7 +113,7 @@ def test_killed_under_running_requests(start, own_daemon, prompts):
 
 def test_killed_between_lookup_and_load(start, own_daemon, prompts):
     own_daemon.start()
-    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": LOOKUP_TIMEOUT_MS}, dtype="float32")
     asked = [prompts.take(4 * BLOCK + TAIL) for _ in range(CLIENTS)]
     cold = []
     for prompt in asked:
@@ -167,7 +173,7 @@ def test_a_blocked_request_asks_ten_times_a_second_at_most(start, own_daemon, pr
 
 def test_paused_daemon_costs_its_timeout_then_nothing(start, own_daemon, prompts):
     own_daemon.start()
-    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": 20}, dtype="float32")
+    engine = start({"endpoint": own_daemon.endpoint, "lookup_timeout_ms": LOOKUP_TIMEOUT_MS}, dtype="float32")
     asked = [prompts.take(2 * BLOCK + TAIL) for _ in range(CLIENTS)]
     cold = [engine.ask(prompt) for prompt in asked]
     engine.wait_saved()
@@ -181,14 +187,23 @@ def test_paused_daemon_costs_its_timeout_then_nothing(start, own_daemon, prompts
         rounds.append([lookup_ms(answer) for answer in answers])
     state = engine.scheduler_half.scheduler.client.state()
     assert state["breaker_open"] or not state["connected"]
-    opening, quiet = rounds[0], sorted(ms for spent in rounds[1:] for ms in spent)
-    print(f"\npaused {PAUSE_SECONDS} s: {len(opening) + len(quiet)} requests, slowest lookup {max(opening):.2f} ms, "
-          f"after the breaker opened median {quiet[len(quiet) // 2]:.3f} ms, slowest {quiet[-1]:.3f} ms")
-    # They are asked for one after the other in one step, so that all of it is added to each one's first token.
-    assert 10 < sum(opening) < OPENING_MS_MAX
+    quiet = sorted(ms for spent in rounds[1:] for ms in spent)
+    print(f"\npaused {PAUSE_SECONDS} s: {CLIENTS * len(rounds)} requests, after the breaker opened lookups took "
+          f"median {quiet[len(quiet) // 2]:.3f} ms, slowest {quiet[-1]:.3f} ms")
     assert quiet[len(quiet) // 2] < 1  # answered at once, whatever else ran on the machine
     assert quiet[len(quiet) * 9 // 10] < 1
-    own_daemon.resume()
-    seconds = wait_for_hits(engine, asked[0])
-    print(f"hits {seconds:.2f} s after it went on")
+    # They are asked for one after the other in one step, so that all of it is added to each one's first token.
+    openings, recoveries = [sum(rounds[0])], []
+    while True:
+        own_daemon.resume()
+        recoveries.append(wait_for_hits(engine, asked[0]))
+        if len(openings) == OPENINGS:
+            break
+        own_daemon.pause()
+        openings.append(sum(lookup_ms(answer) for answer in ask_together(engine, asked, max_tokens=2)))
+    print(f"until it opened {', '.join(f'{ms:.2f}' for ms in openings)} ms; hits "
+          f"{', '.join(f'{seconds:.2f}' for seconds in recoveries)} s after it went on")
+    assert min(openings) > LOOKUP_TIMEOUT_MS / 2  # it was waited for
+    assert sorted(openings)[OPENINGS // 2] <= LOOKUP_TIMEOUT_MS + SLICE_MS
+    assert sorted(recoveries)[OPENINGS // 2] <= RECOVERY_SECONDS_MAX
     assert_same_answer(engine.ask(asked[0]), cold[0])
