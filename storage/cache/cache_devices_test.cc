@@ -253,8 +253,6 @@ TEST(CacheDevicesTest, BeyondTheWriteBudgetPutsStayInMemory) {
   EXPECT_GT(node.Stats().not_admitted_blocks[static_cast<size_t>(NotAdmitted::kBudget)], 48u);
 }
 
-// Asked for twice is read or put twice; who looks up a hundred times while it waits asks for
-// nothing.
 // More keys than are looked at in one hold of the mutex, and more bytes than a load may pin.
 TEST(CacheDevicesTest, ALookupCountsOfDevicesWhatALoadMayBring) {
   constexpr size_t kMore = 40;
@@ -272,6 +270,8 @@ TEST(CacheDevicesTest, ALookupCountsOfDevicesWhatALoadMayBring) {
   EXPECT_EQ(node.cache().Lookup(ns.handle, chain), chain.size());
 }
 
+// Asked for twice is read or put twice; who looks up a hundred times while it waits asks for
+// nothing.
 TEST(CacheDevicesTest, LookupsDoNotCountAsAskedFor) {
   TestNode node({.admission = AdmissionStep::kSeenBefore});
   const NamespaceInfo ns = node.Open();
