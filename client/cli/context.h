@@ -45,7 +45,8 @@ struct Context {
 };
 
 // Each adds its subcommands; they set `context->command`.
-void AddDaemonCommands(CLI::App* app, Context* context);  // status, stats, resize, invalidate
+void AddDaemonCommands(CLI::App* app, Context* context);  // status, resize, invalidate
+void AddStatsCommand(CLI::App* app, Context* context);
 void AddBlockCommands(CLI::App* app, Context* context);   // lookup, put, get
 void AddBenchCommand(CLI::App* app, Context* context);
 void AddConfigCommand(CLI::App* app, Context* context);

@@ -1,5 +1,4 @@
-// status, stats, resize, invalidate, erase: what a daemon is asked about itself.
-#include <time.h>
+// status, resize, drain, evict, invalidate, erase: what a daemon is asked about itself.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -7,7 +6,6 @@
 #include <iostream>
 #include <memory>
 
-#include "absl/strings/str_format.h"
 #include "client/cli/context.h"
 #include "client/cli/output.h"
 #include "storage/base/status_macros.h"
@@ -107,132 +105,6 @@ int Status(const Context& context, bool with_namespaces) {
                  Bytes(ns, "block_bytes"), TextOf(ns, "key_bytes")});
     }
     Print("\n" + table.Text());
-  }
-  return kExitGood;
-}
-
-// What the NVMe tier did; empty without one.
-std::string NvmeStatsText(const Json& s) {
-  if (s.empty()) return "";
-  std::vector<std::pair<std::string, std::string>> pairs = {
-      {"NVMe blocks written", Count(s, "written_blocks") + " (" + Bytes(s, "written_bytes") + ")"},
-      {"  shed, to be tried again", Count(s, "shed_blocks")},
-      {"NVMe blocks loaded", Count(s, "loaded_blocks") + " (" + Bytes(s, "loaded_bytes") + ")"},
-      {"  loads joined", Count(s, "joined_loads")},
-      {"  failed", Count(s, "load_failed_blocks")},
-      {"  without room", Count(s, "load_no_room_blocks")}};
-  // items() keeps no copy of what it goes through.
-  const Json not_admitted = s.value("not_admitted_blocks", Json::object());
-  const Json given_up = s.value("given_up_blocks", Json::object());
-  for (const auto& [reason, count] : not_admitted.items()) {
-    pairs.emplace_back("NVMe not admitted: " + reason, CountText(count));
-  }
-  for (const auto& [reason, count] : given_up.items()) {
-    pairs.emplace_back("NVMe given up: " + reason, CountText(count));
-  }
-  return "\n" + PairsText(pairs);
-}
-
-std::string StatsText(const Json& s) {
-  const uint64_t hits = Number(s, "hit_blocks"), asked = hits + Number(s, "miss_blocks");
-  const Json puts = s.value("put_blocks", Json::object());
-  std::vector<std::pair<std::string, std::string>> pairs = {
-      {"lookups", Count(s, "lookups") + " (" + Count(s, "lookup_keys") + " keys)"},
-      {"blocks read",
-       CountText(hits) + " of " + CountText(asked) + " (" + PercentText(hits, asked) + ")"},
-      {"bytes read", Bytes(s, "hit_bytes")},
-      {"  in place", Bytes(s, "granted_bytes")},
-      {"  copied", Bytes(s, "copied_bytes")},
-      {"bytes stored", Bytes(s, "put_bytes")},
-  };
-  for (const auto& [result, count] : puts.items())
-    pairs.emplace_back("blocks put: " + result, CountText(count));
-  pairs.insert(pairs.end(), {{"put conflicts", Count(s, "put_conflicts")},
-                             {"blocks evicted", Count(s, "evicted_blocks")},
-                             {"blocks reclaimed", Count(s, "reclaimed_blocks")},
-                             {"blocks invalidated", Count(s, "invalidated_blocks")},
-                             {"blocks corrupt", Count(s, "corrupt_blocks")},
-                             {"lease cap refusals", Count(s, "lease_cap_refusals")},
-                             {"holds expired", Count(s, "holds_expired")},
-                             {"malformed messages", Count(s, "malformed_messages")},
-                             {"slow requests", Count(s, "slow_requests")}});
-  std::string text = PairsText(pairs) + NvmeStatsText(s.value("nvme", Json::object()));
-  const Json requests = s.value("requests", Json::object());
-  if (!requests.empty()) {
-    Table table({"request", "ok", "failed", "mean"});
-    for (const auto& [type, stats] : requests.items()) {
-      table.Add(
-          {type, Count(stats, "ok"), Count(stats, "failed"), TextOf(stats, "mean_us") + " us"});
-    }
-    text += "\n" + table.Text();
-  }
-  return text;
-}
-
-// One line of `stats --watch`: what happened since the line before.
-class Watch {
- public:
-  std::string Header() const {
-    return absl::StrFormat("%10s %10s %10s %12s %10s %12s %10s\n", "lookups/s", "hits/s",
-                           "misses/s", "read/s", "stored/s", "written/s", "evicted/s");
-  }
-  std::string Line(const Json& now, double seconds) {
-    const auto rate = [&](const Json& after, const Json& before, const char* name) {
-      const uint64_t a = Number(after, name), b = Number(before, name);
-      return static_cast<uint64_t>(static_cast<double>(a > b ? a - b : 0) / seconds);
-    };
-    const auto count = [&](const char* name) { return CountText(rate(now, last_, name)); };
-    const auto bytes = [&](const char* name) { return FormatBytes(rate(now, last_, name)); };
-    const Json none = Json::object();
-    const std::string stored =
-        CountText(rate(now.value("put_blocks", none), last_.value("put_blocks", none), "stored"));
-    std::string line =
-        absl::StrFormat("%10s %10s %10s %12s %10s %12s %10s\n", count("lookups"),
-                        count("hit_blocks"), count("miss_blocks"), bytes("hit_bytes"), stored,
-                        bytes("put_bytes"), count("evicted_blocks"));
-    last_ = now;
-    return line;
-  }
-  void Start(const Json& now) { last_ = now; }
-
- private:
-  Json last_;
-};
-
-void Sleep(int64_t nanos) {
-  timespec left{nanos / kNanosPerSecond, nanos % kNanosPerSecond};
-  while (::nanosleep(&left, &left) != 0) {
-  }
-}
-
-struct StatsFlags {
-  bool watch = false;
-  std::string interval = "1s";
-  uint64_t count = 0;  // 0: until interrupted
-};
-
-int Stats(const Context& context, const StatsFlags& flags) {
-  const absl::StatusOr<int64_t> interval = ParseDuration(flags.interval);
-  if (!interval.ok() || *interval <= 0)
-    return ReportUsage(context, "--interval must be a duration, for example 1s");
-  const auto client = Connect(context);
-  if (!client.ok()) return Report(context, client.status());
-  absl::StatusOr<Json> stats = Ask(client->get(), {{"op", "stats"}});
-  if (!stats.ok()) return Report(context, stats.status());
-  if (!flags.watch) {
-    if (context.json) PrintJson(*stats);
-    if (!context.json) Print(StatsText(*stats));
-    return kExitGood;
-  }
-  Watch watch;
-  watch.Start(*stats);
-  if (!context.json) Print(watch.Header());
-  for (uint64_t i = 0; flags.count == 0 || i < flags.count; ++i) {
-    Sleep(*interval);
-    stats = Ask(client->get(), {{"op", "stats"}});
-    if (!stats.ok()) return Report(context, stats.status());
-    if (context.json) PrintJson(*stats);
-    if (!context.json) Print(watch.Line(*stats, static_cast<double>(*interval) / kNanosPerSecond));
   }
   return kExitGood;
 }
@@ -362,14 +234,6 @@ void AddDaemonCommands(CLI::App* app, Context* context) {
   const auto with_namespaces = std::make_shared<bool>(false);
   status->add_flag("--namespaces", *with_namespaces, "Also list the namespaces");
   status->callback([=] { context->command = [=] { return Status(*context, *with_namespaces); }; });
-
-  CLI::App* const stats = app->add_subcommand("stats", "What happened since the daemon's start");
-  const auto watch = std::make_shared<StatsFlags>();
-  stats->add_flag("--watch", watch->watch, "Print rates, one line an interval, until interrupted");
-  stats->add_option("--interval", watch->interval, "With --watch: time between lines")
-      ->capture_default_str();
-  stats->add_option("--count", watch->count, "With --watch: end after so many lines");
-  stats->callback([=] { context->command = [=] { return Stats(*context, *watch); }; });
 
   CLI::App* const resize =
       app->add_subcommand("resize", "Give the daemon more or less memory, while it runs");

@@ -81,6 +81,7 @@ int Main(int argc, char** argv) {
       });
   app.add_flag("--json", context.json, "JSON on standard output, errors too");
   AddDaemonCommands(&app, &context);
+  AddStatsCommand(&app, &context);
   AddBlockCommands(&app, &context);
   AddBenchCommand(&app, &context);
   AddConfigCommand(&app, &context);
