@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <random>
 #include <thread>
 #include <utility>
@@ -15,49 +14,21 @@
 #include "client/rpc/hedged_read.h"
 #include "client/rpc/pin_releases.h"
 #include "client/rpc/remote_node.h"
+#include "client/rpc/run_messages.h"
 #include "client/rpc/run_reader.h"
 #include "client/rpc/run_stream.h"
+#include "client/rpc/run_writer.h"
 #include "proto/kvarve/v1/admin.grpc.pb.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
-#include "storage/block/checksum.h"
 
 namespace kvarve::client {
 namespace {
 
 constexpr char kReadRun[] = "/kvarve.v1.KvCache/ReadRun";
-constexpr char kWriteRun[] = "/kvarve.v1.KvCache/WriteRun";
 constexpr size_t kMaxKeysPerCall = 8192;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
-
-template <typename Request>
-void SetRun(const OpenNamespaceInfo& info, std::span<const BlockKey> keys, Request* request) {
-  request->set_ns_id(info.id.bytes.data(), info.id.bytes.size());
-  request->mutable_keys()->set_key_bytes(info.key_bytes);
-  std::string* const packed = request->mutable_keys()->mutable_packed();
-  packed->reserve(keys.size() * info.key_bytes);
-  for (const BlockKey& key : keys) {
-    packed->append(reinterpret_cast<const char*>(key.bytes.data()), info.key_bytes);
-  }
-}
-
-grpc::ByteBuffer BufferOf(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-// What a put sends: blocks one after the other, in memory that lives until gRPC has let go of it.
-struct Source {
-  const std::byte* data = nullptr;
-  std::shared_ptr<void> hold;
-
-  grpc::Slice Slice(uint64_t offset, size_t bytes) const {
-    using Held = std::shared_ptr<void>;
-    return {const_cast<std::byte*>(data) + offset, bytes,
-            [](void* held) { delete static_cast<Held*>(held); }, new Held(hold)};
-  }
-};
 
 // Waits as long as the daemon asked for, and up to half as much again, so that those it sent away
 // together come back apart. False: the deadline comes first.
@@ -70,26 +41,6 @@ bool WaitToRetry(int64_t nanos, int64_t deadline_nanos) {
   return true;
 }
 
-PutOutcome OutcomeOf(int result) {
-  switch (result) {
-    case v1::PUT_STORED:
-      return PutOutcome::kStored;
-    case v1::PUT_EXISTS:
-      return PutOutcome::kExists;
-    case v1::PUT_REJECTED_PARENT:
-      return PutOutcome::kRejectedParent;
-    case v1::PUT_REJECTED_INVALIDATED:
-      return PutOutcome::kRejectedInvalidated;
-    case v1::PUT_REJECTED_QUOTA:
-      return PutOutcome::kRejectedQuota;
-    case v1::PUT_REJECTED_NO_SPACE:
-      return PutOutcome::kRejectedNoSpace;
-    case v1::PUT_SHED:
-      return PutOutcome::kShed;
-    default:  // the policy's, and what a later daemon may refuse for
-      return PutOutcome::kRejectedPolicy;
-  }
-}
 bool Taken(PutOutcome outcome) {
   return outcome == PutOutcome::kStored || outcome == PutOutcome::kExists;
 }
@@ -146,13 +97,6 @@ class GrpcPlane final : public RemotePlane {
                         std::span<std::byte* const> destinations, uint64_t request_id, bool verify,
                         int64_t deadline, std::vector<uint64_t>* checksums, bool* mismatch,
                         int64_t* again_nanos);
-  // One WriteRun of blocks from `begin` on; adds outcomes of those that were decided.
-  absl::Status WriteOnce(const OpenNamespaceInfo& info, const PutChain& chain, size_t begin,
-                         const Source& source, int64_t deadline, std::vector<PutOutcome>* outcomes,
-                         int64_t* again_nanos);
-  static bool SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
-                         size_t begin, const Source& source, RunStream* stream);
-
   const ClientOptions options_;
   RemoteNode node_;
   Hedge hedge_;
@@ -287,7 +231,7 @@ absl::Status GrpcPlane::ReadOnce(const OpenNamespaceInfo& info, std::span<const 
 absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const PutChain& chain,
                                                        const std::byte* data,
                                                        std::shared_ptr<void> hold) {
-  const Source source{data, std::move(hold)};
+  const PutSource source{data, std::move(hold)};
   const int64_t deadline = Now() + options_.put_timeout_nanos;
   std::vector<PutOutcome> outcomes;
   bool shed = false;  // by the attempt before
@@ -295,7 +239,7 @@ absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const
     const size_t begin = outcomes.size();
     int64_t again_nanos = 0;
     const absl::Status status = node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
-      return WriteOnce(info, chain, begin, source, deadline, &outcomes, &again_nanos);
+      return WriteRun(node_.link(), info, chain, begin, source, deadline, &outcomes, &again_nanos);
     });
     // Time that ran out on a put that was shed before ran out for want of room.
     const bool no_room = shed && absl::IsDeadlineExceeded(status);
@@ -310,79 +254,6 @@ absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const
   }
   outcomes.resize(chain.keys.size(), PutOutcome::kRejectedParent);
   return outcomes;
-}
-
-absl::Status GrpcPlane::WriteOnce(const OpenNamespaceInfo& info, const PutChain& chain,
-                                  size_t begin, const Source& source, int64_t deadline,
-                                  std::vector<PutOutcome>* outcomes, int64_t* again_nanos) {
-  const size_t count = std::min(chain.keys.size() - begin, frames::kMaxBlocksPerRun);
-  const std::span<const BlockKey> keys = chain.keys.subspan(begin, count);
-  v1::WriteRunOpen open;
-  SetRun(info, keys, &open);
-  const BlockKey* const parent = begin > 0      ? &chain.keys[begin - 1]
-                                 : chain.parent ? &*chain.parent
-                                                : nullptr;
-  if (parent != nullptr) open.set_parent(parent->bytes.data(), info.key_bytes);
-  open.set_first_depth(chain.first_depth + static_cast<uint32_t>(begin));
-  open.set_request_id(chain.request_id);
-  open.set_recompute_us(chain.recompute_us);
-
-  RunStream stream(node_.link(), kWriteRun, deadline);
-  if (stream.Write(BufferOf(frames::OpeningFrame(open.SerializeAsString())), false)) {
-    SendBlocks(info, keys, begin, source, &stream);
-  }
-  grpc::ByteBuffer buffer;
-  const bool answered = stream.Read(&buffer);
-  KV_RETURN_IF_ERROR(stream.Finish());
-  v1::WriteRunReply reply;
-  grpc::Slice bytes;
-  if (!answered || !buffer.DumpToSingleSlice(&bytes).ok() ||
-      !reply.ParseFromArray(bytes.begin(), static_cast<int>(bytes.size())) ||
-      static_cast<size_t>(reply.results_size()) != count) {
-    return absl::InternalError("the daemon's answer to a put is not one");
-  }
-  // Nothing of the chain is there: the reason says more than a result, as on the same host.
-  if (chain.first_depth == 0 && begin == 0 && reply.results(0) == v1::PUT_REJECTED_QUOTA) {
-    return absl::ResourceExhaustedError(reply.reason());
-  }
-  for (const int result : reply.results()) {
-    if (result == v1::PUT_SHED) {  // and all behind it
-      *again_nanos = std::max<int64_t>(reply.retry_after_ms(), 1) * 1'000'000;
-      break;
-    }
-    outcomes->push_back(OutcomeOf(result));
-  }
-  return absl::OkStatus();
-}
-
-bool GrpcPlane::SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockKey> keys,
-                           size_t begin, const Source& source, RunStream* stream) {
-  const auto checksum_of = [&](size_t i) {
-    return BlockChecksum(ChecksumSeed(info.id, keys[i], info.block_bytes),
-                         source.data + (begin + i) * info.block_bytes, info.block_bytes);
-  };
-  uint64_t checksum = checksum_of(0);  // of the block that comes next
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const uint64_t at = (begin + i) * info.block_bytes;
-    frames::FrameFields fields;
-    fields.index = static_cast<uint32_t>(i);
-    fields.checksum = checksum;
-    for (uint64_t offset = 0; offset < info.block_bytes;) {
-      const uint64_t bytes = std::min(info.block_bytes - offset, frames::kMaxPayloadBytes);
-      fields.offset = offset;
-      const frames::FrameHeader header(frames::Kind::kWrite, fields, bytes);
-      const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()),
-                                    source.Slice(at + offset, bytes)};
-      offset += bytes;
-      const bool is_whole = offset == info.block_bytes, is_last = is_whole && i + 1 == keys.size();
-      const auto look_ahead = [&] {
-        if (is_whole && !is_last) checksum = checksum_of(i + 1);
-      };
-      if (!stream->Write(grpc::ByteBuffer(slices, 2), is_last, look_ahead)) return false;
-      fields.checksum.reset();
-    }
-  }
-  return true;
 }
 
 void GrpcPlane::ReportMismatch(ClientNamespace ns, const BlockKey& key) {
