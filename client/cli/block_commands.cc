@@ -1,4 +1,4 @@
-// lookup, put, get: blocks by hand, to try a daemon out and to script against it.
+// lookup, prefetch, put, get: blocks by hand, to try a daemon out and to script against it.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -63,6 +63,23 @@ int Lookup(const Context& context, const BlockFlags& flags) {
   } else {
     Print(absl::StrFormat("%d of %d blocks found (%s)\n", found->hit_blocks, asked,
                           FormatBytes(found->hit_blocks * opened->block_bytes)));
+  }
+  return found->hit_blocks == asked ? kExitGood : kExitMiss;
+}
+
+int Prefetch(const Context& context, const BlockFlags& flags) {
+  const absl::StatusOr<Opened> opened = Open(context, flags, 0);
+  if (!opened.ok()) return ReportOpen(context, opened.status());
+  const absl::StatusOr<PrefetchResult> found = opened->client->Prefetch(opened->ns, opened->keys);
+  if (!found.ok()) return Report(context, found.status());
+  const size_t asked = opened->keys.size();
+  if (context.json) {
+    PrintJson({{"asked_blocks", asked},
+               {"hit_blocks", found->hit_blocks},
+               {"started_blocks", found->started_blocks}});
+  } else {
+    Print(absl::StrFormat("%d of %d blocks found, %d of them on their way into memory\n",
+                          found->hit_blocks, asked, found->started_blocks));
   }
   return found->hit_blocks == asked ? kExitGood : kExitMiss;
 }
@@ -225,6 +242,13 @@ void AddBlockCommands(CLI::App* app, Context* context) {
   const auto lookup_flags = std::make_shared<BlockFlags>();
   AddBlockFlags(lookup, lookup_flags.get());
   lookup->callback([=] { context->command = [=] { return Lookup(*context, *lookup_flags); }; });
+
+  CLI::App* const prefetch = app->add_subcommand(
+      "prefetch", "Have the leading blocks found brought into memory, without waiting for them");
+  const auto prefetch_flags = std::make_shared<BlockFlags>();
+  AddBlockFlags(prefetch, prefetch_flags.get());
+  prefetch->callback(
+      [=] { context->command = [=] { return Prefetch(*context, *prefetch_flags); }; });
 
   CLI::App* const put = app->add_subcommand("put", "Store a file as blocks of a chain");
   const auto put_flags = std::make_shared<PutFlags>();

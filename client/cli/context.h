@@ -47,7 +47,8 @@ struct Context {
 // Each adds its subcommands; they set `context->command`.
 void AddDaemonCommands(CLI::App* app, Context* context);  // status, resize, invalidate
 void AddStatsCommand(CLI::App* app, Context* context);
-void AddBlockCommands(CLI::App* app, Context* context);   // lookup, put, get
+void AddBlockCommands(CLI::App* app, Context* context);  // lookup, prefetch, put, get
+void AddEventsCommand(CLI::App* app, Context* context);
 void AddBenchCommand(CLI::App* app, Context* context);
 void AddConfigCommand(CLI::App* app, Context* context);
 void AddTenantCommands(CLI::App* app, Context* context);  // tenants, quota

@@ -83,6 +83,7 @@ int Main(int argc, char** argv) {
   AddDaemonCommands(&app, &context);
   AddStatsCommand(&app, &context);
   AddBlockCommands(&app, &context);
+  AddEventsCommand(&app, &context);
   AddBenchCommand(&app, &context);
   AddConfigCommand(&app, &context);
   AddTenantCommands(&app, &context);

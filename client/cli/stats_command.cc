@@ -3,10 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/cli/context.h"
 #include "client/cli/output.h"
+#include "storage/base/status_macros.h"
 #include "storage/base/units.h"
 
 namespace kvarve::cli {
@@ -39,7 +41,61 @@ std::string NvmeStatsText(const Json& s) {
   return "\n" + PairsText(pairs);
 }
 
+// Of one tenant: what a daemon says to who does not administer it, under the names of its own
+// statistics.
+absl::StatusOr<Json> TenantStatsJson(Client* client) {
+  KV_ASSIGN_OR_RETURN(const TenantStats stats, client->ReadTenantStats());
+  Json namespaces = Json::array();
+  for (const TenantNamespace& ns : stats.namespaces) {
+    namespaces.push_back({{"ns", ToHex(ns.id.bytes)},
+                          {"tenant", ns.tenant},
+                          {"model", ns.model},
+                          {"block_bytes", ns.block_bytes},
+                          {"key_bytes", ns.key_bytes}});
+  }
+  return Json{{"of", "tenant"},
+              {"version", stats.daemon_version},
+              {"incarnation", absl::StrFormat("%016x", stats.incarnation)},
+              {"capacity_bytes", stats.capacity_bytes},
+              {"chunk_bytes", stats.chunk_bytes},
+              {"used_bytes", stats.used_bytes},
+              {"leased_bytes", stats.leased_bytes},
+              {"blocks", stats.blocks},
+              {"lookups", stats.lookups},
+              {"lookup_keys", stats.lookup_keys},
+              {"hit_blocks", stats.hit_blocks},
+              {"miss_blocks", stats.miss_blocks},
+              {"hit_bytes", stats.hit_bytes},
+              {"put_blocks", {{"stored", stats.stored_blocks}}},
+              {"put_bytes", stats.stored_bytes},
+              {"evicted_blocks", stats.evicted_blocks},
+              {"namespaces", std::move(namespaces)}};
+}
+
+// The node's where it is administered, else the caller's tenant's.
+absl::StatusOr<Json> AskStats(Client* client) {
+  absl::StatusOr<Json> stats = Ask(client, {{"op", "stats"}});
+  if (client->is_remote() && absl::IsUnimplemented(stats.status())) return TenantStatsJson(client);
+  return stats;
+}
+
+std::string TenantStatsText(const Json& s) {
+  const uint64_t hits = Number(s, "hit_blocks"), asked = hits + Number(s, "miss_blocks");
+  return PairsText({{"of", "this client's tenant"},
+                    {"blocks", Count(s, "blocks") + " (" + Bytes(s, "used_bytes") + ")"},
+                    {"leased", Bytes(s, "leased_bytes")},
+                    {"namespaces", CountText(s.value("namespaces", Json::array()).size())},
+                    {"lookups", Count(s, "lookups") + " (" + Count(s, "lookup_keys") + " keys)"},
+                    {"blocks read", CountText(hits) + " of " + CountText(asked) + " (" +
+                                        PercentText(hits, asked) + ")"},
+                    {"bytes read", Bytes(s, "hit_bytes")},
+                    {"blocks stored", Count(s.value("put_blocks", Json::object()), "stored") +
+                                          " (" + Bytes(s, "put_bytes") + ")"},
+                    {"blocks evicted", Count(s, "evicted_blocks")}});
+}
+
 std::string StatsText(const Json& s) {
+  if (s.contains("of")) return TenantStatsText(s);
   const uint64_t hits = Number(s, "hit_blocks"), asked = hits + Number(s, "miss_blocks");
   const Json puts = s.value("put_blocks", Json::object());
   std::vector<std::pair<std::string, std::string>> pairs = {
@@ -123,7 +179,7 @@ int Stats(const Context& context, const StatsFlags& flags) {
     return ReportUsage(context, "--interval must be a duration, for example 1s");
   const auto client = Connect(context);
   if (!client.ok()) return Report(context, client.status());
-  absl::StatusOr<Json> stats = Ask(client->get(), {{"op", "stats"}});
+  absl::StatusOr<Json> stats = AskStats(client->get());
   if (!stats.ok()) return Report(context, stats.status());
   if (!flags.watch) {
     if (context.json) PrintJson(*stats);
@@ -135,7 +191,7 @@ int Stats(const Context& context, const StatsFlags& flags) {
   if (!context.json) Print(watch.Header());
   for (uint64_t i = 0; flags.count == 0 || i < flags.count; ++i) {
     Sleep(*interval);
-    stats = Ask(client->get(), {{"op", "stats"}});
+    stats = AskStats(client->get());
     if (!stats.ok()) return Report(context, stats.status());
     if (context.json) PrintJson(*stats);
     if (!context.json) Print(watch.Line(*stats, static_cast<double>(*interval) / kNanosPerSecond));
@@ -146,7 +202,9 @@ int Stats(const Context& context, const StatsFlags& flags) {
 }  // namespace
 
 void AddStatsCommand(CLI::App* app, Context* context) {
-  CLI::App* const stats = app->add_subcommand("stats", "What happened since the daemon's start");
+  CLI::App* const stats = app->add_subcommand("stats",
+                                              "What happened since the daemon's start; of a "
+                                              "remote endpoint of blocks, to one tenant");
   const auto watch = std::make_shared<StatsFlags>();
   stats->add_flag("--watch", watch->watch, "Print rates, one line an interval, until interrupted");
   stats->add_option("--interval", watch->interval, "With --watch: time between lines")

@@ -31,7 +31,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cpp/events.h"
 #include "client/cpp/host_memory.h"
+#include "client/cpp/tenant_stats.h"
 #include "client/local/messages.h"
 #include "storage/block/block_key.h"
 #include "storage/block/namespace.h"
@@ -88,6 +90,11 @@ struct LookupResult {
   size_t hit_blocks = 0;
   size_t host_blocks = 0;  // in memory; with a hold: held
   uint64_t hold = 0;       // lease id; give it to Release early, or let it end
+};
+
+struct PrefetchResult {
+  size_t hit_blocks = 0;      // leading ones, in any tier
+  size_t started_blocks = 0;  // of them, on their way into memory
 };
 
 // Where leased blocks lie, in a form that another process of the same engine can map (Client::Map).
@@ -240,7 +247,17 @@ class Client {
 
   absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
                                uint64_t request_id);
+  // Has the daemon bring blocks into memory, and waits for none of them; one access to those that
+  // are there. On the same host, of the keys that a message takes.
+  absl::StatusOr<PrefetchResult> Prefetch(ClientNamespace ns, std::span<const BlockKey> keys,
+                                          uint64_t request_id = 0);
   absl::StatusOr<uint64_t> Invalidate(ClientNamespace ns, std::span<const BlockKey> keys = {});
+  // What this client's tenant has and did, and its events; the latter within timeout_nanos from
+  // now, and from where a watch before it came to. Unimplemented on the same host's socket: use the
+  // gRPC endpoint. WatchEvents fails as a call does; what happens later is EventStream's.
+  absl::StatusOr<TenantStats> ReadTenantStats();
+  absl::StatusOr<std::unique_ptr<EventStream>> WatchEvents(int64_t timeout_nanos,
+                                                           const EventCursor& from = {});
   // JSON request and answer: {"op": "status" | "stats" | "resize" | ..., ...} (docs/operations.md).
   // Of another host's daemon at its rpc.admin_listen; Unimplemented elsewhere.
   absl::StatusOr<std::string> Admin(std::string_view json);

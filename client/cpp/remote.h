@@ -52,6 +52,12 @@ class RemotePlane {
   virtual void ReportMismatch(ClientNamespace ns, const BlockKey& key) = 0;
   virtual absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
                                        uint64_t request_id) = 0;
+  virtual absl::StatusOr<PrefetchResult> Prefetch(ClientNamespace ns,
+                                                  std::span<const BlockKey> keys,
+                                                  uint64_t request_id) = 0;
+  virtual absl::StatusOr<TenantStats> ReadTenantStats() = 0;
+  virtual absl::StatusOr<std::unique_ptr<EventStream>> WatchEvents(int64_t timeout_nanos,
+                                                                   const EventCursor& from) = 0;
   // Client::Admin, of an endpoint of administration.
   virtual absl::StatusOr<std::string> Admin(std::string_view json) = 0;
   // No keys: the whole namespace.

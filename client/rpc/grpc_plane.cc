@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "client/frames/frames.h"
 #include "client/rpc/client_files.h"
+#include "client/rpc/event_watch.h"
 #include "client/rpc/grpc_status.h"
 #include "client/rpc/hedge.h"
 #include "client/rpc/hedged_read.h"
@@ -18,6 +19,7 @@
 #include "client/rpc/run_reader.h"
 #include "client/rpc/run_stream.h"
 #include "client/rpc/run_writer.h"
+#include "client/rpc/tenant_calls.h"
 #include "proto/kvarve/v1/admin.grpc.pb.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
@@ -79,6 +81,15 @@ class GrpcPlane final : public RemotePlane {
   absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
                                uint64_t request_id) override;
   absl::StatusOr<uint64_t> Invalidate(ClientNamespace ns, std::span<const BlockKey> keys) override;
+  absl::StatusOr<PrefetchResult> Prefetch(ClientNamespace ns, std::span<const BlockKey> keys,
+                                          uint64_t request_id) override;
+  absl::StatusOr<TenantStats> ReadTenantStats() override {
+    return client::ReadTenantStats(&node_, Now() + options_.timeout_nanos);
+  }
+  absl::StatusOr<std::unique_ptr<EventStream>> WatchEvents(int64_t timeout_nanos,
+                                                           const EventCursor& from) override {
+    return client::WatchEvents(&node_, timeout_nanos, options_.timeout_nanos, from);
+  }
   absl::StatusOr<std::string> Admin(std::string_view json) override;
 
  private:
@@ -289,6 +300,28 @@ absl::StatusOr<size_t> GrpcPlane::Touch(ClientNamespace ns, std::span<const Bloc
     more = reply.touched_blocks() == part.size();
   }
   return touched;
+}
+
+absl::StatusOr<PrefetchResult> GrpcPlane::Prefetch(ClientNamespace ns,
+                                                   std::span<const BlockKey> keys,
+                                                   uint64_t request_id) {
+  const int64_t deadline = Now() + options_.timeout_nanos;
+  PrefetchResult result;
+  bool more = true;
+  for (size_t begin = 0; more && begin < keys.size(); begin += kMaxKeysPerCall) {
+    const auto part = keys.subspan(begin, std::min(kMaxKeysPerCall, keys.size() - begin));
+    v1::PrefetchReply reply;
+    KV_RETURN_IF_ERROR(node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
+      v1::PrefetchRequest request;
+      SetRun(info, part, &request);
+      request.set_request_id(request_id);
+      return Unary(&v1::KvCache::Stub::Prefetch, request, &reply, deadline);
+    }));
+    result.hit_blocks += reply.hit_blocks();
+    result.started_blocks += reply.started_blocks();
+    more = reply.hit_blocks() == part.size();
+  }
+  return result;
 }
 
 absl::StatusOr<uint64_t> GrpcPlane::Invalidate(ClientNamespace ns, std::span<const BlockKey> keys) {

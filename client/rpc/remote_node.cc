@@ -251,25 +251,35 @@ void RemoteNode::Forget() {
   for (Entry& entry : namespaces_) entry.resolved = false;
 }
 
-absl::Status RemoteNode::Ask(ClientNamespace ns, int64_t deadline_nanos,
-                             absl::FunctionRef<absl::Status(const OpenNamespaceInfo&)> body) {
+absl::Status RemoteNode::Call(absl::FunctionRef<absl::Status()> body) {
   KV_RETURN_IF_ERROR(Admit());
   absl::Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
     const NodeLinkPtr before = link();
-    const absl::StatusOr<OpenNamespaceInfo> info = Resolved(ns, deadline_nanos);
-    status = info.ok() ? body(*info) : info.status();
+    status = body();
     Note(status);
     // A stream under way whose credentials are over is cancelled by the daemon.
     const bool refused = absl::IsUnauthenticated(status) || absl::IsCancelled(status);
-    if (refused && Renewed(before)) continue;
-    if (!info.ok() || status.code() != absl::StatusCode::kNotFound) break;
-    Forget();
+    if (!refused || !Renewed(before)) break;
   }
   if (absl::IsDeadlineExceeded(status)) {  // gRPC says that and no more
     return absl::DeadlineExceededError(endpoint_.address + " did not answer in time");
   }
   return status;
+}
+
+absl::Status RemoteNode::Ask(ClientNamespace ns, int64_t deadline_nanos,
+                             absl::FunctionRef<absl::Status(const OpenNamespaceInfo&)> body) {
+  return Call([&] {
+    absl::Status status;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo info, Resolved(ns, deadline_nanos));
+      status = body(info);
+      if (status.code() != absl::StatusCode::kNotFound) break;
+      Forget();
+    }
+    return status;
+  });
 }
 
 absl::StatusOr<OpenNamespaceInfo> RemoteNode::Resolved(ClientNamespace ns, int64_t deadline_nanos) {

@@ -69,6 +69,11 @@ class RemoteNode {
   absl::Status Ask(ClientNamespace ns, int64_t deadline_nanos,
                    absl::FunctionRef<absl::Status(const OpenNamespaceInfo&)> body);
 
+  // The same without a namespace.
+  absl::Status Call(absl::FunctionRef<absl::Status()> body);
+  // Whether the credentials are others than those that `refused` shows; the next link() has them.
+  bool Renewed(const NodeLinkPtr& refused);
+
   // An error with what it means where gRPC says little.
   absl::Status Explained(const absl::Status& status) const;
   // For one call.
@@ -92,8 +97,6 @@ class RemoteNode {
   };
 
   absl::Status Admit();
-  // Whether the credentials are others than those that `refused` shows; the next link() has them.
-  bool Renewed(const NodeLinkPtr& refused);
   std::string WhyLost(const absl::Status& status) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Opens what is not; then the namespace's info or refusal.
   absl::StatusOr<OpenNamespaceInfo> Resolved(ClientNamespace ns, int64_t deadline_nanos);

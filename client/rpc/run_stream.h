@@ -1,7 +1,7 @@
 // One ReadRun or WriteRun of raw frames, driven by the caller's thread on a completion queue of its
 // own: reading in bulk through gRPC's callbacks costs half as much CPU again.
 //
-// THREADS: one.  BLOCKS: each call, up to the deadline.
+// THREADS: one; Cancel any.  BLOCKS: each call, up to the deadline.
 #ifndef KVARVE_CLIENT_RPC_RUN_STREAM_H_
 #define KVARVE_CLIENT_RPC_RUN_STREAM_H_
 
@@ -37,6 +37,7 @@ class RunStream {
   // Read in two steps: `frame` outlives the second. Nothing: it has not come within `nanos`.
   void StartRead(grpc::ByteBuffer* frame);
   std::optional<bool> EndRead(int64_t nanos);
+  void Cancel() { context_.TryCancel(); }
   // The call's end.
   absl::Status Finish();
   // Beside RESOURCE_EXHAUSTED, after Finish: when to ask again; 0: not said.

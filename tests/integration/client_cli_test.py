@@ -5,12 +5,14 @@ usage: client_cli_test.py FOLDER_OF_BINARIES [TEST...]
 """
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 
-from daemon_case import CHAIN, FAILED, GOOD, NO_DAEMON, PROBLEM, USAGE, Case, main
+import daemon_case
+from daemon_case import BLOCK, CHAIN, FAILED, GOOD, MISS, NO_DAEMON, PROBLEM, USAGE, Case, environment, main
 
 
 class ClientTest(Case):
@@ -48,6 +50,47 @@ class ClientTest(Case):
         self.assertIn("Exit codes", self.kvarve("--help").stdout)
         self.assertRegex(self.kvarve("--version").stdout, r"^kvarve \d+\.\d+\.\d+\n$")
         self.kvarve("status", "--endpoint", "http://x", expect=FAILED)
+
+    def test_what_a_tenant_is_told_from_another_host(self):
+        token = self.file("token", b"0123456789abcdef0123456789abcdef\n")
+        os.chmod(token, 0o600)
+        daemon = self.start("--rpc.listen=127.0.0.1:0", f"--rpc.token_file={token}")
+        port = re.search(r"rpc_port=(\d+)", daemon.log()).group(1)
+        remote = ("--endpoint", f"kvarve://127.0.0.1:{port}", "--token-file", token)
+        self.assertEqual(self.ask("prefetch", *CHAIN, *remote, expect=MISS)["hit_blocks"], 0)
+        self.assertEqual(self.ask("put", *CHAIN, *remote, self.file("in", os.urandom(3 * BLOCK)))["stored"], 3)
+        for where in ((), remote):
+            self.assertEqual(self.ask("prefetch", *CHAIN, *where, expect=MISS),
+                             {"asked_blocks": 4, "hit_blocks": 3, "started_blocks": 0})
+
+        stats = self.ask("stats", *remote)
+        self.assertEqual((stats["of"], stats["blocks"], stats["put_bytes"]), ("tenant", 3, 3 * BLOCK))
+        self.assertEqual(stats["put_blocks"], {"stored": 3})
+        self.assertRegex(self.kvarve("stats", *remote).stdout, r"blocks stored +3 \(192 KiB\)\n")
+        watched = self.kvarve("stats", "--watch", "--interval", "20ms", "--count", "2", *remote).stdout.splitlines()
+        self.assertEqual(len(watched), 3)
+
+        def events(*arguments):
+            lines = self.kvarve("events", "--json", *arguments, *remote).stdout.splitlines()
+            return [json.loads(line) for line in lines]
+        told = events("--since", "1")
+        self.assertEqual([(event["kind"], event["depth"], event["tier"]) for event in told],
+                         [("stored", depth, "host") for depth in range(3)])
+        self.assertEqual(events("--since", told[0]["cursor"]), told[1:])
+        self.assertIn(f"next: --since {told[-1]['cursor']}\n", self.kvarve("events", "--since", "1", *remote).stdout)
+        follow = subprocess.Popen([os.path.join(daemon_case.BINARIES, "kvarve"), "events", "--follow", "--json", "--since",
+                                   told[-1]["cursor"], *remote], stdout=subprocess.PIPE, text=True, env=environment())
+        self.addCleanup(follow.stdout.close)
+        self.addCleanup(follow.wait)
+        self.addCleanup(follow.kill)
+        self.assertEqual(self.ask("invalidate", "--all", "--yes")["removed_blocks"], 3)
+        self.assertEqual(json.loads(follow.stdout.readline())["kind"], "cleared")
+
+        missed = self.kvarve("events", "--since", "1234:1", *remote, expect=FAILED).stderr
+        self.assertIn("events were missed", missed)
+        self.assertIn("say --follow", self.kvarve("events", *remote, expect=USAGE).stderr)
+        self.assertIn("--since is no", self.kvarve("events", "--since", "now", *remote, expect=USAGE).stderr)
+        self.assertIn("use the gRPC endpoint", self.kvarve("events", "--follow", expect=FAILED).stderr)
 
     def test_replay(self):
         with tempfile.NamedTemporaryFile("w", suffix=".csv") as trace:

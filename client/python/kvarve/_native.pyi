@@ -90,7 +90,14 @@ class Namespace:
         recompute_us: int = ...,
     ) -> list[str]: ...
     def touch(self, keys: Keys | Sequence[bytes], request_id: int = ...) -> int: ...
+    def prefetch(self, keys: Keys | Sequence[bytes], request_id: int = ...) -> tuple[int, int]:
+        """(leading blocks found, of them on their way into memory); waits for none."""
     def invalidate(self, keys: Keys | Sequence[bytes] | None = ...) -> int: ...
+
+class EventStream:
+    def next(self, wait: float) -> tuple[int, int, list[tuple[int, str, bytes, bytes, int, str]]]:
+        """(incarnation, sequence, events): where to go on, and what came within `wait`."""
+    def cancel(self) -> None: ...
 
 class Client:
     def __init__(
@@ -116,6 +123,10 @@ class Client:
     def namespace(self, **descriptor: Any) -> Namespace: ...
     def release(self, lease: int) -> None: ...
     def admin_json(self, request: str) -> str: ...
+    def tenant_stats(self) -> dict[str, Any]:
+        """What this client's tenant has and did since the daemon's start; of a gRPC endpoint."""
+    def watch_events(self, timeout: float, incarnation: int = ..., sequence: int = ...) -> EventStream:
+        """Use kvarve.Client.events."""
 
 class Engine:
     """A worker's data path: pages, loader threads, the saver. One thread at a time; nothing waits but as said."""

@@ -4,6 +4,9 @@ import json
 from typing import Any
 
 from kvarve import _native
+from kvarve.events import Events
+
+_YEAR_SECONDS = 365 * 24 * 3600.0
 
 
 class Client(_native.Client):
@@ -30,3 +33,8 @@ class Client(_native.Client):
 
     def namespaces(self) -> dict[str, Any]:
         return self.admin("namespaces")
+
+    def events(self, since: tuple[int, int] = (0, 0), timeout: float = _YEAR_SECONDS) -> Events:
+        """What is stored, removed or moved of this client's tenant, for `timeout` seconds: from now on, or from the
+        cursor of a watch before it on. Of a gRPC endpoint."""
+        return Events(self.watch_events(timeout, *since))

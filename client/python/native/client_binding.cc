@@ -12,6 +12,7 @@
 #include "client/cpp/fork_guard.h"
 #include "client/cpp/remote.h"
 #include "client/python/native/casts.h"
+#include "client/python/native/event_binding.h"
 #include "client/python/native/rpc_capsule.h"
 #include "storage/block/layout.h"
 
@@ -31,12 +32,6 @@ void LoadRemotePlane() {
     throw py::import_error("kvarve._rpc is of another version than kvarve._native");
   }
   client::UseRemotePlane(reinterpret_cast<client::RemotePlaneFactory>(factory.get_pointer<void>()));
-}
-
-// Not a number and less than nothing are errors; more than a century is a century.
-int64_t Nanos(double seconds) {
-  if (!(seconds >= 0)) throw py::value_error("a time is a number of seconds, at least 0");
-  return static_cast<int64_t>(std::min(seconds, 3.2e9) * 1e9);
 }
 
 struct PyView {
@@ -153,6 +148,13 @@ class PyNamespace {
     return ValueOrRaise(WithoutGil([&] { return client_->Touch(handle_, list.keys, request_id); }));
   }
 
+  py::tuple Prefetch(const py::object& keys, uint64_t request_id) const {
+    const Keys list = KeysOf(keys);
+    const PrefetchResult result =
+        ValueOrRaise(WithoutGil([&] { return client_->Prefetch(handle_, list.keys, request_id); }));
+    return py::make_tuple(result.hit_blocks, result.started_blocks);
+  }
+
   uint64_t Invalidate(const py::object& keys) const {
     const Keys list = keys.is_none() ? Keys{} : KeysOf(keys);
     if (!keys.is_none() && list.keys.empty()) return 0;  // an empty list is no whole namespace
@@ -240,6 +242,7 @@ void BindNamespace(py::module_& module) {
            py::arg("parent") = py::none(), py::arg("first_depth") = 0, py::arg("request_id") = 0,
            py::arg("recompute_us") = 0)
       .def("touch", &PyNamespace::Touch, py::arg("keys"), py::arg("request_id") = 0)
+      .def("prefetch", &PyNamespace::Prefetch, py::arg("keys"), py::arg("request_id") = 0)
       .def("invalidate", &PyNamespace::Invalidate, py::arg("keys") = py::none());
 }
 
@@ -284,6 +287,12 @@ void BindGrants(py::module_& module) {
 }
 
 }  // namespace
+
+// More than a century is a century.
+int64_t Nanos(double seconds) {
+  if (!(seconds >= 0)) throw py::value_error("a time is a number of seconds, at least 0");
+  return static_cast<int64_t>(std::min(seconds, 3.2e9) * 1e9);
+}
 
 ClientOptions MakeOptions(const std::string& endpoint, const std::string& engine_id,
                           const std::string& role, const Ranks& ranks, const std::string& name,
@@ -357,7 +366,8 @@ void BindClient(py::module_& module) {
   BindNamespace(module);
   BindViews(module);
   BindGrants(module);
-  py::class_<PyClient>(module, "Client")
+  py::class_<PyClient> client(module, "Client");
+  client
       .def(py::init(&MakeClient), py::arg("endpoint") = "", py::arg("engine_id") = "",
            py::arg("role") = "tool", py::arg("ranks") = std::make_tuple(0, 0, 0),
            py::arg("name") = "kvarve-python", py::arg("staging_bytes") = uint64_t{64} << 20,
@@ -375,6 +385,7 @@ void BindClient(py::module_& module) {
           "release", [](const PyClient& self, uint64_t lease) { self.client->Release(lease); },
           py::arg("lease"), py::call_guard<py::gil_scoped_release>())
       .def("admin_json", &Admin, py::arg("request"));
+  BindEvents(module, client);
 }
 
 }  // namespace kvarve::python

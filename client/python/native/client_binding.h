@@ -20,6 +20,9 @@ struct PyClient {
   std::shared_ptr<Client> client;
 };
 
+// ValueError: not a number, or less than nothing.
+int64_t Nanos(double seconds);
+
 using Ranks = std::tuple<uint16_t, uint16_t, uint16_t>;  // data, pipeline, tensor
 // Raises ValueError on an unknown role. Times are seconds.
 // An endpoint of another host loads what reaches it (ImportError: it was not built). `remote`:

@@ -5,7 +5,7 @@
 
 namespace kvarve::python {
 
-inline constexpr char kRemotePlaneCapsule[] = "kvarve.RemotePlaneFactory 1";
+inline constexpr char kRemotePlaneCapsule[] = "kvarve.RemotePlaneFactory 2";
 
 }  // namespace kvarve::python
 

@@ -165,6 +165,60 @@ def test_invalidate(space):
     assert space.lookup(keys)[0] == 0
 
 
+def test_prefetch_says_what_is_there(space):
+    keys = kvarve.chain_keys(list(range(96)), 16)
+    assert space.prefetch(keys) == (0, 0)
+    space.put(keys[:4], blocks(4))
+    assert space.prefetch(keys) == (4, 0) and space.prefetch(list(keys)[:2], request_id=7) == (2, 0)
+
+
+def test_a_tenants_statistics_and_events_are_told_over_grpc(daemon, request):
+    client = kvarve.Client(daemon.remote_endpoint, token_file=daemon.token_file, timeout=5.0)
+    client.wait_ready(10)
+    space = client.namespace(**FIELDS | {"client_salt": request.node.name})
+    keys = kvarve.chain_keys(list(range(48)), 16)
+    before = client.tenant_stats()
+    with client.events(timeout=60) as events:
+        begin = events.cursor
+        assert begin[0] == client.state()["incarnation"] == before["incarnation"]
+        assert space.put(keys, blocks(3)) == ["stored"] * 3
+        assert space.invalidate(keys[2:]) == 1
+        seen = [next(events) for _ in range(4)]
+        assert [(event.kind, event.key, event.depth, event.tier) for event in seen] == [
+            *(("stored", keys[i], i, "host") for i in range(3)), ("removed", keys[2], 2, "")]
+    assert list(events) == []  # cancelled by the with
+    with client.events(since=begin, timeout=60) as again:
+        assert next(again) == seen[0] and again.cursor == (begin[0], seen[0].sequence + 1)
+    assert [event.kind for event in client.events(since=(begin[0], seen[2].sequence), timeout=2)] == ["stored", "removed"]
+    after = client.tenant_stats()
+    assert after["stored_blocks"] - before["stored_blocks"] == 3
+    assert after["stored_bytes"] - before["stored_bytes"] == 3 * BYTES
+    assert seen[0].ns in [ns["ns"] for ns in after["namespaces"]]
+    with pytest.raises(kvarve.Error, match="events were missed") as caught:
+        client.events(since=(begin[0] ^ 1, begin[1]))
+    assert caught.value.code == "OUT_OF_RANGE"
+
+
+def test_another_thread_ends_a_watch(daemon):
+    client = kvarve.Client(daemon.remote_endpoint, token_file=daemon.token_file, timeout=5.0)
+    client.wait_ready(10)
+    events = client.events()
+    ended = threading.Thread(target=lambda: list(events))
+    ended.start()
+    events.cancel()
+    ended.join(30)
+    assert not ended.is_alive()
+
+
+def test_the_socket_says_where_events_are_told(daemon):
+    client = kvarve.Client(daemon.endpoint, timeout=2.0)
+    client.wait_ready(10)
+    for call in (client.tenant_stats, client.events):
+        with pytest.raises(kvarve.Error, match="use the gRPC endpoint") as caught:
+            call()
+        assert caught.value.code == "UNIMPLEMENTED"
+
+
 def test_wrong_calls_are_refused(space, client):
     keys = kvarve.chain_keys(list(range(32)), 16)
     with pytest.raises(ValueError, match="has 16384 bytes"):
