@@ -14,6 +14,7 @@
 #include "client/cpp/locate.h"
 #include "client/cpp/remote.h"
 #include "client/cpp/requests.h"
+#include "client/trace/trace.h"
 #include "storage/base/abseil.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
@@ -126,6 +127,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
                           client::StagingMemory::Private(complete.staging_bytes, complete.memory));
     }
     KV_ASSIGN_OR_RETURN(rep->remote, client::MakeRemotePlane(complete, endpoint));
+    rep->remote->TakeTracesFrom(&TraceScope::Current);
     return std::unique_ptr<Client>(new Client(std::move(rep)));
   }
   rep->link = std::make_shared<Link>(std::move(complete), std::move(endpoint));

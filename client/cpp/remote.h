@@ -26,6 +26,11 @@ class RemotePlane {
  public:
   virtual ~RemotePlane() = default;
 
+  // Whose TraceScopes calls look for: the plane may lie in another shared object than its callers,
+  // and have thread-local variables of its own. Before any call.
+  using CurrentTrace = std::string_view (*)();
+  virtual void TakeTracesFrom(CurrentTrace current) = 0;
+
   virtual absl::Status WaitReady(int64_t timeout_nanos) = 0;
   virtual ClientState State() const = 0;
   virtual absl::StatusOr<ClientNamespace> OpenNamespace(const NamespaceDescriptor& descriptor) = 0;

@@ -53,6 +53,7 @@ class GrpcPlane final : public RemotePlane {
             std::unique_ptr<ClientFiles> files)
       : options_(options), node_(options, endpoint, std::move(files)) {}
 
+  void TakeTracesFrom(CurrentTrace current) override { node_.TakeTracesFrom(current); }
   absl::Status WaitReady(int64_t timeout_nanos) override { return node_.WaitReady(timeout_nanos); }
   ClientState State() const override {
     ClientState state = node_.State();

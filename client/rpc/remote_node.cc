@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/rpc/grpc_status.h"
+#include "client/trace/trace.h"
 #include "storage/base/abseil.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
@@ -66,6 +67,8 @@ void PrepareContext(grpc::ClientContext* context, const std::string& token,
   context->set_deadline(std::chrono::system_clock::now() +
                         std::chrono::nanoseconds(std::max<int64_t>(deadline_nanos - Now(), 0)));
   if (!token.empty()) context->AddMetadata("authorization", "Bearer " + token);
+  const std::string_view trace = TraceScope::Current();
+  context->AddMetadata("traceparent", trace.empty() ? NewTraceparent() : std::string(trace));
 }
 
 NodeLink::NodeLink(const Endpoint& endpoint, const std::string& server_name,
@@ -253,6 +256,9 @@ void RemoteNode::Forget() {
 
 absl::Status RemoteNode::Call(absl::FunctionRef<absl::Status()> body) {
   KV_RETURN_IF_ERROR(Admit());
+  // One trace, whatever is asked for it and however often.
+  const std::string_view given = current_trace_();
+  const TraceScope trace(given.empty() ? NewTraceparent() : std::string(given));
   absl::Status status;
   for (int attempt = 0; attempt < 2; ++attempt) {
     const NodeLinkPtr before = link();
@@ -263,7 +269,9 @@ absl::Status RemoteNode::Call(absl::FunctionRef<absl::Status()> body) {
     if (!refused || !Renewed(before)) break;
   }
   if (absl::IsDeadlineExceeded(status)) {  // gRPC says that and no more
-    return absl::DeadlineExceededError(endpoint_.address + " did not answer in time");
+    return absl::DeadlineExceededError(absl::StrCat(endpoint_.address,
+                                                    " did not answer in time (trace ",
+                                                    ToAbsl(TraceOf(TraceScope::Current())), ")"));
   }
   return status;
 }

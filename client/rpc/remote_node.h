@@ -29,13 +29,15 @@
 #include "client/cpp/client.h"
 #include "client/cpp/fork_guard.h"
 #include "client/cpp/namespace_info.h"
+#include "client/cpp/remote.h"
 #include "client/rpc/client_files.h"
+#include "client/trace/trace.h"
 #include "proto/kvarve/v1/cache.grpc.pb.h"
 #include "storage/base/mutex.h"
 
 namespace kvarve::client {
 
-// Token and deadline (SystemClock's nanoseconds).
+// Token, trace (TraceScope's, else a new one) and deadline (SystemClock's nanoseconds).
 void PrepareContext(grpc::ClientContext* context, const std::string& token, int64_t deadline_nanos);
 
 // A channel, and what is shown on it. THREADS: any.
@@ -56,6 +58,8 @@ class RemoteNode {
 
   RemoteNode(const ClientOptions& options, Endpoint endpoint, std::unique_ptr<ClientFiles> files);
   ~RemoteNode();
+
+  void TakeTracesFrom(RemotePlane::CurrentTrace current) { current_trace_ = current; }
 
   absl::StatusOr<ClientNamespace> AddNamespace(const NamespaceDescriptor& descriptor);
   absl::StatusOr<OpenNamespaceInfo> KnownNamespace(ClientNamespace ns) const;
@@ -110,6 +114,7 @@ class RemoteNode {
   const Endpoint endpoint_;
   const ForkStamp stamp_;
   const std::unique_ptr<ClientFiles> files_;
+  RemotePlane::CurrentTrace current_trace_ = &TraceScope::Current;
 
   mutable Mutex mutex_;
   NodeLinkPtr link_ ABSL_GUARDED_BY(mutex_);

@@ -1,10 +1,9 @@
 #include "services/rpc/request_log.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/rpc/grpc_status.h"
+#include "client/trace/trace.h"
 #include "storage/base/clock.h"
 #include "storage/base/log.h"
 
@@ -12,38 +11,10 @@ namespace kvarve {
 namespace {
 
 constexpr char kTraceparent[] = "traceparent";
-// "00-" trace (32) "-" span (16) "-" flags (2); later versions may have more behind.
-constexpr size_t kTraceBegin = 3, kTraceBytes = 32, kSpanBytes = 16, kTraceparentBytes = 55;
-
-bool IsHex(std::string_view text) {
-  return std::ranges::all_of(
-      text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
-bool IsZero(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return c == '0'; });
-}
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
 }  // namespace
-
-std::string_view TraceOf(std::string_view traceparent) {
-  if (traceparent.size() < kTraceparentBytes) return {};
-  const std::string_view version = traceparent.substr(0, 2);
-  const std::string_view trace = traceparent.substr(kTraceBegin, kTraceBytes);
-  const std::string_view span = traceparent.substr(kTraceBegin + kTraceBytes + 1, kSpanBytes);
-  const std::string_view flags = traceparent.substr(kTraceparentBytes - 2, 2);
-  const bool has_dashes = traceparent[kTraceBegin - 1] == '-' &&
-                          traceparent[kTraceBegin + kTraceBytes] == '-' &&
-                          traceparent[kTraceparentBytes - 3] == '-';
-  const bool ends = traceparent.size() == kTraceparentBytes ||
-                    (version != "00" && traceparent[kTraceparentBytes] == '-');
-  if (!has_dashes || !ends || version == "ff" || !IsHex(version) || !IsHex(trace) || !IsHex(span) ||
-      !IsHex(flags) || IsZero(trace) || IsZero(span)) {
-    return {};
-  }
-  return traceparent.substr(kTraceBegin, kTraceBytes + 1 + kSpanBytes);
-}
 
 RequestLog::Request RequestLog::Begin(RpcMethod method,
                                       const grpc::CallbackServerContext& context) const {

@@ -20,9 +20,6 @@
 
 namespace kvarve {
 
-// The trace's and the span's id, "0af7…319c-b7ad…3331", of a traceparent; empty: it is not one.
-std::string_view TraceOf(std::string_view traceparent);
-
 class RequestLog {
  public:
   static constexpr uint64_t kLinesPerSecond = 20;

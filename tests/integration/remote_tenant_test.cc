@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
+#include <functional>
+#include <sstream>
 #include <thread>
 
 #include "client/cpp/client.h"
 #include "client/rpc/grpc_plane.h"
+#include "client/trace/trace.h"
 #include "services/rpc/rpc_fixture_testing.h"
 #include "storage/testing/block_generator.h"
 
@@ -221,6 +224,48 @@ TEST_F(RemoteTenantTest, AWatchEndsByTimeByCancelAndWithItsObject) {
   EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.open == 1; }));  // the new one
   watch = nullptr;
   EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.open == 0; }));
+}
+
+// The daemon's log of slow calls names the caller's trace, or one that the call made; the calls
+// that one asks for are of one trace.
+TEST_F(RemoteTenantTest, TheDaemonLogsTheTraceOfACall) {
+  constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7";
+  options_.slow_call_nanos = 1;
+  Start();
+  const auto client = Connect();
+  const ClientNamespace ns = *client->OpenNamespace(TestDescriptor(kBlock));
+  const std::vector<BlockKey> keys = KeyChain(1, 1);
+  EXPECT_THAT(Put(*client, ns, keys), Each(PutOutcome::kStored));
+  const auto traces_of = [&](const std::function<void()>& call) {
+    // A stream's line comes when gRPC is done with it, later than its answer.
+    EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.open == 0; }));
+    ::testing::internal::CaptureStderr();
+    call();
+    EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.open == 0; }));
+    std::istringstream text(::testing::internal::GetCapturedStderr());
+    std::vector<std::string> traces;
+    for (std::string line; std::getline(text, line);) {
+      const size_t at = line.find(" trace=");
+      if (at != line.npos && line.find("Hello") == line.npos) {
+        traces.push_back(line.substr(at + 7, sizeof(kTrace) - 1));
+      }
+    }
+    return traces;
+  };
+  const auto given = traces_of([&] {
+    const TraceScope scope(std::string("00-") + kTrace + "-01");
+    EXPECT_EQ(client->Touch(ns, keys, 0).value(), 1u);
+    EXPECT_EQ(client->Acquire(ns, keys)->size(), 1u);
+  });
+  EXPECT_THAT(given, ElementsAre(kTrace, kTrace));
+  const auto made = traces_of([&] {
+    EXPECT_EQ(client->Lookup(ns, keys, 1'000'000, 100)->hit_blocks, 1u);  // Lookup and Pin
+    EXPECT_EQ(client->Touch(ns, keys, 0).value(), 1u);
+  });
+  ASSERT_EQ(made.size(), 3u);
+  EXPECT_EQ(made[0], made[1]);
+  EXPECT_NE(made[1], made[2]);
+  EXPECT_FALSE(TraceOf("00-" + made[2] + "-00").empty()) << made[2];
 }
 
 TEST_F(RemoteTenantTest, WhoMayNotWatchIsToldSo) {

@@ -14,6 +14,7 @@
 #include "client/python/native/casts.h"
 #include "client/python/native/event_binding.h"
 #include "client/python/native/rpc_capsule.h"
+#include "client/trace/trace.h"
 #include "storage/block/layout.h"
 
 namespace py = pybind11;
@@ -228,22 +229,40 @@ void WaitReady(const PyClient& self, double timeout) {
   OkOrRaise(WithoutGil([&] { return self.client->WaitReady(Nanos(timeout)); }));
 }
 
+// A method that takes its call's traceparent besides.
+template <typename Result, typename... Args>
+auto Traced(Result (PyNamespace::*method)(Args...) const) {
+  return [method](const PyNamespace& self, Args... args, const std::string& traceparent) {
+    if (!traceparent.empty() && TraceOf(traceparent).empty()) {
+      throw py::value_error("traceparent is not one of W3C trace context");
+    }
+    const TraceScope scope(traceparent);
+    return (self.*method)(args...);
+  };
+}
+
 void BindNamespace(py::module_& module) {
+  const auto traceparent = [] { return py::arg("traceparent") = ""; };
   py::class_<PyNamespace>(module, "Namespace")
       .def_property_readonly("handle", &PyNamespace::handle)
       .def_property_readonly("block_bytes", &PyNamespace::block_bytes)
-      .def("lookup", &PyNamespace::Lookup, py::arg("keys"), py::arg("hold") = 0.0,
-           py::arg("recompute_us") = 0)
-      .def("get", &PyNamespace::Get, py::arg("keys"), py::arg("request_id") = 0,
-           py::arg("verify") = true)
-      .def("view", &PyNamespace::Acquire, py::arg("keys"), py::arg("request_id") = 0)
-      .def("acquire", &PyNamespace::AcquireGrants, py::arg("keys"), py::arg("request_id") = 0)
-      .def("put", &PyNamespace::Put, py::arg("keys"), py::arg("blocks"),
+      .def("lookup", Traced(&PyNamespace::Lookup), py::arg("keys"), py::arg("hold") = 0.0,
+           py::arg("recompute_us") = 0, traceparent())
+      .def("get", Traced(&PyNamespace::Get), py::arg("keys"), py::arg("request_id") = 0,
+           py::arg("verify") = true, traceparent())
+      .def("view", Traced(&PyNamespace::Acquire), py::arg("keys"), py::arg("request_id") = 0,
+           traceparent())
+      .def("acquire", Traced(&PyNamespace::AcquireGrants), py::arg("keys"),
+           py::arg("request_id") = 0, traceparent())
+      .def("put", Traced(&PyNamespace::Put), py::arg("keys"), py::arg("blocks"),
            py::arg("parent") = py::none(), py::arg("first_depth") = 0, py::arg("request_id") = 0,
-           py::arg("recompute_us") = 0)
-      .def("touch", &PyNamespace::Touch, py::arg("keys"), py::arg("request_id") = 0)
-      .def("prefetch", &PyNamespace::Prefetch, py::arg("keys"), py::arg("request_id") = 0)
-      .def("invalidate", &PyNamespace::Invalidate, py::arg("keys") = py::none());
+           py::arg("recompute_us") = 0, traceparent())
+      .def("touch", Traced(&PyNamespace::Touch), py::arg("keys"), py::arg("request_id") = 0,
+           traceparent())
+      .def("prefetch", Traced(&PyNamespace::Prefetch), py::arg("keys"), py::arg("request_id") = 0,
+           traceparent())
+      .def("invalidate", Traced(&PyNamespace::Invalidate), py::arg("keys") = py::none(),
+           traceparent());
 }
 
 void BindViews(py::module_& module) {

@@ -199,6 +199,30 @@ def test_a_tenants_statistics_and_events_are_told_over_grpc(daemon, request):
     assert caught.value.code == "OUT_OF_RANGE"
 
 
+def test_the_daemon_logs_the_trace_that_a_call_carries():
+    traces = [f"{i:032x}-{i:016x}" for i in range(1, 9)]
+    with Daemon(capacity="64MiB", log__slow_request="1us") as daemon:
+        client = kvarve.Client(daemon.remote_endpoint, token_file=daemon.token_file, timeout=5.0)
+        client.wait_ready(10)
+        space = client.namespace(**FIELDS)
+        keys = kvarve.chain_keys(list(range(16)), 16)
+        more = [dict(traceparent=f"00-{trace}-01") for trace in traces]
+        space.put(keys, blocks(1), **more[0])
+        space.lookup(keys, **more[1])
+        space.get(keys, **more[2])
+        space.view(keys, **more[3]).release()
+        client.release(space.acquire(keys, **more[4]).lease)
+        space.touch(keys, **more[5])
+        space.prefetch(keys, **more[6])
+        space.invalidate(**more[7])
+        with pytest.raises(ValueError, match="traceparent"):
+            space.lookup(keys, traceparent="00-none")
+        end = time.monotonic() + 30
+        while missing := [trace for trace in traces if trace not in daemon.log()]:
+            assert time.monotonic() < end, missing
+            time.sleep(0.02)
+
+
 def test_another_thread_ends_a_watch(daemon):
     client = kvarve.Client(daemon.remote_endpoint, token_file=daemon.token_file, timeout=5.0)
     client.wait_ready(10)
