@@ -57,6 +57,11 @@ std::string_view RequestTypeName(size_t type) {
   }
 }
 
+Counters::Tenant& Counters::Of(const std::string& tenant) {
+  MutexLock lock(&mutex_);
+  return of_tenant_[tenant];
+}
+
 void Counters::Request(size_t type, bool ok, int64_t nanos) {
   RequestCells& cells = requests_[type < kRequestTypes ? type : 0];
   Add(ok ? cells.ok : cells.failed);
@@ -85,6 +90,11 @@ void Counters::CopyTo(LocalStats* stats) const {
     out.failed = Load(requests_[i].failed);
     out.total_micros = Load(requests_[i].total_micros);
     for (size_t b = 0; b < out.buckets.size(); ++b) out.buckets[b] = Load(requests_[i].buckets[b]);
+  }
+  MutexLock lock(&mutex_);
+  for (const auto& [tenant, of] : of_tenant_) {
+    stats->requests_of_tenant[tenant] = {Load(of.ok), Load(of.failed), Load(of.put_bytes),
+                                         Load(of.read_bytes), Load(of.granted_bytes)};
   }
 }
 

@@ -1,5 +1,6 @@
 // What the plane counts, and the snapshot that the metrics read.
-// THREADS: any; single relaxed atomics, so a snapshot is exact only when nothing runs.
+// THREADS: any; single relaxed atomics, so a snapshot is exact only when nothing runs. BLOCKS: Of
+// and CopyTo, for each other.
 #ifndef KVARVE_SERVICES_LOCAL_COUNTERS_H_
 #define KVARVE_SERVICES_LOCAL_COUNTERS_H_
 
@@ -7,10 +8,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "storage/base/mutex.h"
 
 namespace kvarve {
 
@@ -54,9 +58,15 @@ struct RequestStats {
   std::array<uint64_t, kLatencyBoundsMicros.size() + 1> buckets{};
 };
 
+struct TenantRequests {  // on the socket
+  uint64_t ok = 0, failed = 0;
+  uint64_t put_bytes = 0, read_bytes = 0, granted_bytes = 0;
+};
+
 struct LocalStats {
   uint64_t sessions = 0;  // live
   std::vector<std::pair<std::string, uint64_t>> sessions_of_tenant;
+  std::map<std::string, TenantRequests> requests_of_tenant;
   uint64_t ended_sessions = 0;  // without BYE, waiting for their processes
   uint64_t processes = 0;       // known now
   uint64_t sessions_opened = 0;
@@ -76,6 +86,12 @@ class Counters {
   using Cell = std::atomic<uint64_t>;
   static void Add(Cell& cell, uint64_t n = 1) { cell.fetch_add(n, std::memory_order_relaxed); }
 
+  // Of one tenant; tenants are as many as are configured, and never forgotten.
+  struct Tenant {
+    Cell ok{0}, failed{0}, put_bytes{0}, read_bytes{0}, granted_bytes{0};
+  };
+  Tenant& Of(const std::string& tenant);
+
   void Request(size_t type, bool ok, int64_t nanos);
   void Ended(SessionEnd end) { Add(ends_[static_cast<size_t>(end)]); }
   void Refused(Refusal refusal) { Add(refusals_[static_cast<size_t>(refusal)]); }
@@ -93,6 +109,8 @@ class Counters {
   std::array<Cell, kSessionEnds> ends_{};
   std::array<Cell, kRefusals> refusals_{};
   std::array<RequestCells, kRequestTypes> requests_{};
+  mutable Mutex mutex_;
+  std::map<std::string, Tenant> of_tenant_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvarve

@@ -43,6 +43,7 @@ Session::Session(const SessionContext& context, std::shared_ptr<SessionRecord> r
       counters_(*context.counters),
       reaper_(*context.reaper),
       record_(std::move(record)),
+      of_tenant_(counters_.Of(record_->tenant)),
       socket_(record_->socket.get()),
       outbox_(socket_, context.options.max_queued_bytes, context.options.max_stuck_nanos),
       poll_(context.options.poll_nanos),
@@ -176,6 +177,7 @@ absl::Status Session::Dispatch(const local::Header& header, Packet packet) {
 
 void Session::NoteRequest(size_t type, bool ok, int64_t nanos, size_t bytes) {
   counters_.Request(type, ok, nanos);
+  Counters::Add(ok ? of_tenant_.ok : of_tenant_.failed);
   if (options_.slow_request_nanos == 0 || nanos < options_.slow_request_nanos) return;
   Counters::Add(counters_.slow_requests);
   if (options_.on_slow_request) {

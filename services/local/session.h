@@ -150,6 +150,7 @@ class Session {
   Counters& counters_;
   Reaper& reaper_;
   const std::shared_ptr<SessionRecord> record_;
+  Counters::Tenant& of_tenant_;
   const int socket_;
   Outbox outbox_;
   local::PollWait poll_;

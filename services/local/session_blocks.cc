@@ -185,6 +185,7 @@ absl::Status Session::OnAcquire(uint64_t request, Packet packet) {
     at += sizeof(item);
   }
   Counters::Add(counters_.granted_bytes, result.grants.size() * ns->block_bytes);
+  Counters::Add(of_tenant_.granted_bytes, result.grants.size() * ns->block_bytes);
   Send(builder);
   return absl::OkStatus();
 }
@@ -243,6 +244,7 @@ absl::Status Session::OnPut(uint64_t request, Packet packet) {
     }
   }
   Counters::Add(counters_.put_bytes, stored * ns->block_bytes);
+  Counters::Add(of_tenant_.put_bytes, stored * ns->block_bytes);
   static_assert(sizeof(PutResult) == 1);
   Send(Builder(Type::kPutReply, request).Add(reply).AddBytes(results.data(), results.size()));
   return absl::OkStatus();
@@ -270,6 +272,7 @@ absl::Status Session::OnRead(uint64_t request, Packet packet) {
     more = found.grants.size() == keys.size();
   }
   Counters::Add(counters_.read_bytes, checksums.size() * ns->block_bytes);
+  Counters::Add(of_tenant_.read_bytes, checksums.size() * ns->block_bytes);
   local::ReadReplyBody reply;
   reply.blocks = static_cast<uint32_t>(checksums.size());
   Send(Builder(Type::kReadReply, request)

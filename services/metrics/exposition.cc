@@ -82,6 +82,33 @@ void CollectTenantSessions(Snapshot s, Out out) {
   }
 }
 
+void CollectTenantRequests(Snapshot s, Out out) {
+  const auto add = [&](const std::string& tenant, const char* transport, const auto& of) {
+    out.Add(of.ok, {{"tenant", tenant}, {"transport", transport}, {"result", "ok"}});
+    out.Add(of.failed, {{"tenant", tenant}, {"transport", transport}, {"result", "failed"}});
+  };
+  for (const auto& [tenant, of] : s.local.requests_of_tenant) add(tenant, "local", of);
+  if (!s.rpc.has_value()) return;
+  for (const auto& [tenant, of] : s.rpc->calls_of_tenant) add(tenant, "grpc", of);
+}
+
+void CollectTenantTransportBytes(Snapshot s, Out out) {
+  const auto add = [&](uint64_t bytes, const std::string& tenant, const char* direction,
+                       const char* transport) {
+    out.Add(bytes, {{"tenant", tenant}, {"transport", transport}, {"direction", direction}});
+  };
+  for (const auto& [tenant, of] : s.local.requests_of_tenant) {
+    add(of.granted_bytes, tenant, "get", "local_map");
+    add(of.read_bytes, tenant, "get", "local_copy");
+    add(of.put_bytes, tenant, "put", "local_copy");
+  }
+  if (!s.rpc.has_value()) return;
+  for (const auto& [tenant, of] : s.rpc->calls_of_tenant) {
+    add(of.read_bytes, tenant, "get", "grpc");
+    add(of.write_bytes, tenant, "put", "grpc");
+  }
+}
+
 void CollectPages(Snapshot s, Out out) {
   for (const auto& [pool, bytes] : s.page_bytes) out.Add(bytes, {{"pool", pool}});
 }
@@ -295,6 +322,13 @@ const Metric kMetrics[] = {
      CollectOfTenants<&PoolStats::hit_bytes>},
     {"kvarve_tenant_put_bytes_total", kCounter, "tenant", "Bytes that a tenant stored.",
      CollectOfTenants<&PoolStats::stored_bytes>},
+    {"kvarve_tenant_requests_total", kCounter, "tenant, transport, result",
+     "A tenant's requests: local on the same-host socket, grpc of callers who were let in.",
+     CollectTenantRequests},
+    {"kvarve_tenant_transport_bytes_total", kCounter, "tenant, transport, direction",
+     "Bytes of blocks that a tenant got (local_map in place, local_copy through staging, grpc) and "
+     "put (local_copy: those stored; grpc: those sent, counted when a run ends).",
+     CollectTenantTransportBytes},
     {"kvarve_tenant_evicted_blocks_total", kCounter, "tenant",
      "A tenant's blocks that left to make room.", CollectOfTenants<&PoolStats::evicted_blocks>},
 
@@ -352,6 +386,14 @@ const Metric kMetrics[] = {
        out.Add(s.rpc->connections.silent, {{"reason", "silent"}});
        out.Add(s.rpc->connections.pushed_out, {{"reason", "pushed_out"}});
        out.Add(s.rpc->connections.refused, {{"reason", "refused"}});
+     }},
+    {"kvarve_rpc_tls_handshake_failures_total", kCounter, "",
+     "TLS handshakes that failed, on the port of administration too: a certificate of another "
+     "authority, none, plaintext. The log says why. A peer that goes away by itself, as one that "
+     "does "
+     "not trust the daemon, is not counted.",
+     [](Snapshot s, Out out) {
+       if (s.rpc.has_value()) out.Add(s.rpc->tls_handshake_failures);
      }},
     {"kvarve_rpc_calls_over_quota_total", kCounter, "",
      "gRPC calls on connections that their tenant may not have (connections in tenant.quotas).",

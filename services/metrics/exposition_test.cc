@@ -59,6 +59,7 @@ MetricsSnapshot Snapshot() {
   team.evicted_blocks = 190;
   team.Refused(Resource::kIngest, 191);
   s.local.sessions_of_tenant = {{"team-a", 192}};
+  s.local.requests_of_tenant = {{"team-a", {210, 211, 212, 213, 214}}};
   s.page_bytes = {{"team-a", 2097152}};
   s.cache.evicted_blocks = 124;
   s.cache.reclaimed_blocks = 125;
@@ -102,6 +103,8 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
   s.rpc->auth.tokens_verified = 175;
   s.rpc->auth.reload_failures = 176;
   s.rpc->slow_calls = 177;
+  s.rpc->tls_handshake_failures = 170;
+  s.rpc->calls_of_tenant = {{"team-a", {215, 216, 217, 218}}};
   s.rpc->connections.over_quota = 178;
   s.rpc->connections.of_tenants = {{"team-a", 179}};
   const std::map<std::string, double> samples = Parse(ExposeMetrics(s));
@@ -178,6 +181,27 @@ TEST(ExpositionTest, EveryNumberIsInItsPlace) {
       {"kvarve_malformed_messages_total", 142},
       {"kvarve_slow_requests_total", 143},
       {"kvarve_rpc_slow_requests_total", 177},
+      {"kvarve_rpc_tls_handshake_failures_total", 170},
+      {"kvarve_tenant_requests_total{tenant=\"team-a\",transport=\"local\",result=\"ok\"}", 210},
+      {"kvarve_tenant_requests_total{tenant=\"team-a\",transport=\"local\",result=\"failed\"}",
+       211},
+      {"kvarve_tenant_requests_total{tenant=\"team-a\",transport=\"grpc\",result=\"ok\"}", 215},
+      {"kvarve_tenant_requests_total{tenant=\"team-a\",transport=\"grpc\",result=\"failed\"}", 216},
+      {"kvarve_tenant_transport_bytes_total{tenant=\"team-a\",transport=\"local_map\",direction="
+       "\"get\"}",
+       214},
+      {"kvarve_tenant_transport_bytes_total{tenant=\"team-a\",transport=\"local_copy\",direction="
+       "\"get\"}",
+       213},
+      {"kvarve_tenant_transport_bytes_total{tenant=\"team-a\",transport=\"local_copy\",direction="
+       "\"put\"}",
+       212},
+      {"kvarve_tenant_transport_bytes_total{tenant=\"team-a\",transport=\"grpc\",direction="
+       "\"get\"}",
+       217},
+      {"kvarve_tenant_transport_bytes_total{tenant=\"team-a\",transport=\"grpc\",direction="
+       "\"put\"}",
+       218},
       {"kvarve_staging_bytes", 144},
       {"kvarve_rpc_requests_total{method=\"Lookup\",code=\"OK\"}", 171},
       {"kvarve_rpc_requests_total{method=\"Stats\",code=\"UNAUTHENTICATED\"}", 172},

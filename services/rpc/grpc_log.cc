@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <string>
+#include <string_view>
 
 #include "services/rpc/line_limit.h"
 #include "storage/base/clock.h"
@@ -23,7 +24,15 @@ LogLevel LevelOf(gpr_log_severity severity) {
   }
 }
 
+constinit std::atomic<uint64_t> g_handshake_failures{0};
+
+bool IsFailedHandshake(const gpr_log_func_args& args) {
+  return std::string_view(args.file).ends_with("ssl_transport_security.cc") &&
+         std::string_view(args.message).starts_with("Handshake failed");
+}
+
 void Write(gpr_log_func_args* args) {
+  if (IsFailedHandshake(*args)) g_handshake_failures.fetch_add(1, std::memory_order_relaxed);
   static constinit LineLimit limit(kGrpcLinesPerSecond);
   static constinit std::atomic<uint64_t> left_out{0};
   if (!limit.MayWrite(SystemClock::Get()->NowNanos())) {
@@ -37,5 +46,7 @@ void Write(gpr_log_func_args* args) {
 }  // namespace
 
 void UseGrpcLog() { gpr_set_log_function(&Write); }
+
+uint64_t TlsHandshakeFailures() { return g_handshake_failures.load(std::memory_order_relaxed); }
 
 }  // namespace kvarve

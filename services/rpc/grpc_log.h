@@ -12,6 +12,10 @@ inline constexpr uint64_t kGrpcLinesPerSecond = 5;
 
 void UseGrpcLog();  // of the whole process; again: nothing
 
+// TLS handshakes that failed, on all of this process's ports, since UseGrpcLog: this version of
+// gRPC says so in its log only. A peer that goes away in the middle is not among them.
+uint64_t TlsHandshakeFailures();
+
 }  // namespace kvarve
 
 #endif  // KVARVE_SERVICES_RPC_GRPC_LOG_H_

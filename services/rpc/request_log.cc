@@ -34,6 +34,7 @@ void RequestLog::End(const Request& request, const absl::Status& status, uint64_
   calls_[static_cast<size_t>(request.method)][code].fetch_add(1, std::memory_order_relaxed);
   if (request.method == RpcMethod::kReadRun) read_bytes_ += bytes;
   if (request.method == RpcMethod::kWriteRun) write_bytes_ += bytes;
+  CountOf(request, status.ok(), bytes);
   if (slow_nanos_ == 0 || request.method == RpcMethod::kWatchEvents) return;
   const int64_t now = Now(), nanos = now - request.begin_nanos;
   if (nanos < slow_nanos_) return;
@@ -49,6 +50,16 @@ void RequestLog::End(const Request& request, const absl::Status& status, uint64_
          {"block_bytes", absl::StrCat(bytes)}});
 }
 
+// As many tenants as are configured: nobody else is let in.
+void RequestLog::CountOf(const Request& request, bool ok, uint64_t bytes) {
+  if (request.tenant.empty()) return;
+  MutexLock lock(&mutex_);
+  TenantCalls& of = of_tenant_[request.tenant];
+  ++(ok ? of.ok : of.failed);
+  if (request.method == RpcMethod::kReadRun) of.read_bytes += bytes;
+  if (request.method == RpcMethod::kWriteRun) of.write_bytes += bytes;
+}
+
 void RequestLog::AddTo(RpcStats* stats) const {
   for (size_t method = 0; method < kRpcMethods; ++method) {
     for (size_t code = 0; code < kRpcCodes; ++code) {
@@ -58,6 +69,8 @@ void RequestLog::AddTo(RpcStats* stats) const {
   stats->read_bytes = read_bytes_;
   stats->write_bytes = write_bytes_;
   stats->slow_calls = slow_;
+  MutexLock lock(&mutex_);
+  stats->calls_of_tenant = of_tenant_;
 }
 
 }  // namespace kvarve

@@ -11,12 +11,14 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "services/rpc/line_limit.h"
 #include "services/rpc/rpc_server.h"
+#include "storage/base/mutex.h"
 
 namespace kvarve {
 
@@ -40,8 +42,12 @@ class RequestLog {
   void AddTo(RpcStats* stats) const;
 
  private:
+  void CountOf(const Request& request, bool ok, uint64_t bytes);
+
   const int64_t slow_nanos_;
   std::array<std::array<std::atomic<uint64_t>, kRpcCodes>, kRpcMethods> calls_{};
+  mutable Mutex mutex_;
+  std::map<std::string, TenantCalls> of_tenant_ ABSL_GUARDED_BY(mutex_);
   std::atomic<uint64_t> read_bytes_{0}, write_bytes_{0}, slow_{0};
   LineLimit lines_{kLinesPerSecond};
 };

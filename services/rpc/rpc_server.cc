@@ -81,6 +81,7 @@ RpcStats RpcServer::Stats() const {
   RpcStats stats = rep_->service->Counted();
   stats.auth = rep_->auth->Stats();
   stats.connections = rep_->connections->Stats();
+  stats.tls_handshake_failures = TlsHandshakeFailures();
   return stats;
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,11 +55,18 @@ inline constexpr size_t kRpcMethods = 12;
 inline constexpr size_t kRpcCodes = 17;  // absl::StatusCode, by number
 std::string_view RpcMethodName(RpcMethod method);
 
+struct TenantCalls {
+  uint64_t ok = 0, failed = 0;
+  uint64_t read_bytes = 0, write_bytes = 0;  // as RpcStats'
+};
+
 struct RpcStats {
   std::array<std::array<uint64_t, kRpcCodes>, kRpcMethods> calls{};
   AuthStats auth;
   uint64_t read_bytes = 0, write_bytes = 0;  // of blocks' payload, in runs that have ended
+  std::map<std::string, TenantCalls> calls_of_tenant;  // of callers who were let in
   uint64_t slow_calls = 0;
+  uint64_t tls_handshake_failures = 0;  // on the port of administration, too
   StreamStats streams;
   ConnectionStats connections;
 };

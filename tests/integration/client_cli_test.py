@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -86,11 +87,45 @@ class ClientTest(Case):
         self.assertEqual(self.ask("invalidate", "--all", "--yes")["removed_blocks"], 3)
         self.assertEqual(json.loads(follow.stdout.readline())["kind"], "cleared")
 
+        metrics, tenant = daemon.metrics(), 'tenant="default",transport="grpc"'
+        self.assertEqual(metrics[f'kvarve_tenant_transport_bytes_total{{{tenant},direction="put"}}'], 3 * BLOCK)
+        self.assertEqual(metrics[f'kvarve_tenant_transport_bytes_total{{{tenant},direction="get"}}'], 0)
+        self.assertGreater(metrics[f'kvarve_tenant_requests_total{{{tenant},result="ok"}}'], 5)
+        self.assertGreater(metrics['kvarve_tenant_requests_total{tenant="default",transport="local",result="ok"}'], 1)
+
         missed = self.kvarve("events", "--since", "1234:1", *remote, expect=FAILED).stderr
         self.assertIn("events were missed", missed)
         self.assertIn("say --follow", self.kvarve("events", *remote, expect=USAGE).stderr)
         self.assertIn("--since is no", self.kvarve("events", "--since", "now", *remote, expect=USAGE).stderr)
         self.assertIn("use the gRPC endpoint", self.kvarve("events", "--follow", expect=FAILED).stderr)
+
+    def test_failed_tls_handshakes_are_counted(self):
+        good, other = os.path.join(self.folder, "good"), os.path.join(self.folder, "other")
+        for ca in (good, other):
+            self.kvarve("cert", "dev", "--folder", ca, "--host", "127.0.0.1", "--tenant", "default")
+        daemon = self.start("--rpc.listen=127.0.0.1:0", *(f"--rpc.tls_{kind}_file={good}/{name}" for kind, name in (
+            ("certificate", "server.pem"), ("key", "server.key"), ("client_ca", "ca.pem"))))
+        port = int(re.search(r"rpc_port=(\d+)", daemon.log()).group(1))
+
+        def lookup(authority, client, expect):
+            return self.kvarve("lookup", *CHAIN, "--endpoint", f"kvarves://127.0.0.1:{port}", "--timeout", "300ms",
+                               "--tls-ca-file", f"{authority}/ca.pem", "--tls-certificate-file",
+                               f"{client}/client-default.pem", "--tls-key-file", f"{client}/client-default.key",
+                               expect=expect)
+
+        def failed():
+            return daemon.metrics()["kvarve_rpc_tls_handshake_failures_total"]
+        lookup(good, good, MISS)
+        self.assertEqual(failed(), 0)
+        lookup(good, other, NO_DAEMON)  # that the daemon does not trust
+        self.until(lambda: failed() > 0)
+        lookup(other, good, NO_DAEMON)  # that does not trust the daemon, and goes away
+        self.until(lambda: daemon.metrics()["kvarve_rpc_connections"] == 0)
+        before = failed()
+        with socket.create_connection(("127.0.0.1", port)) as plain:
+            plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            self.until(lambda: failed() == before + 1)
+        self.assertIn("Handshake failed", daemon.log())
 
     def test_replay(self):
         with tempfile.NamedTemporaryFile("w", suffix=".csv") as trace:

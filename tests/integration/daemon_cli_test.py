@@ -43,6 +43,9 @@ class BlocksTest(Case):
         self.assertEqual(metrics['kvarve_put_blocks_total{result="stored"}'], 3)
         self.assertEqual(metrics['kvarve_put_blocks_total{result="exists"}'], 3)
         self.assertEqual(metrics["kvarve_put_bytes_total"], 3 * BLOCK)
+        moved = 'kvarve_tenant_transport_bytes_total{tenant="default",transport="local_%s",direction="%s"}'
+        self.assertEqual(metrics[moved % ("copy", "put")], 3 * BLOCK)
+        self.assertEqual(metrics[moved % ("map", "get")] + metrics[moved % ("copy", "get")], 3 * BLOCK)
         self.assertEqual(metrics["kvarve_index_entries"], 3)
         self.assertEqual(metrics['kvarve_hit_blocks_total{tier="host"}'], 3)
         self.assertEqual(metrics['kvarve_hit_bytes_total{tier="host"}'], 3 * BLOCK)
