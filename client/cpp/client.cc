@@ -388,12 +388,16 @@ absl::StatusOr<std::vector<PutOutcome>> Client::PutStaged(ClientNamespace ns, co
     int64_t retry_nanos = 0;
     KV_RETURN_IF_ERROR(rep_->link->Run([&](Link::Turn& turn) {
       return client::SendPut(turn, ns, SubChain(chain, begin, chain.keys.size() - begin),
-                             staging.region_, begin * known.block_bytes, timeout, &outcomes,
-                             &retry_nanos);
+                             staging.region_, begin * known.block_bytes, timeout, deadline,
+                             &outcomes, &retry_nanos);
     }));
-    const auto shed = std::find(outcomes.begin(), outcomes.end(), PutOutcome::kShed);
-    if (shed != outcomes.end() && SystemClock::Get()->NowNanos() + retry_nanos < deadline) {
-      outcomes.erase(shed, outcomes.end());
+    // Shed, or beyond the rate of the tenant's puts.
+    const auto later = std::ranges::find_if(outcomes, [retry_nanos](PutOutcome outcome) {
+      return outcome == PutOutcome::kShed ||
+             (outcome == PutOutcome::kRejectedQuota && retry_nanos > 0);
+    });
+    if (later != outcomes.end() && SystemClock::Get()->NowNanos() + retry_nanos < deadline) {
+      outcomes.erase(later, outcomes.end());
       std::this_thread::sleep_for(std::chrono::nanoseconds(retry_nanos));
       continue;
     }

@@ -65,8 +65,8 @@ struct ClientOptions {
   // How long an acquire goes on asking, each time within timeout_nanos, for blocks that are on
   // their way from a device; then it is a miss.
   int64_t load_timeout_nanos = 5'000'000'000;
-  // Of puts and invalidations, and of reads over a network; a put that is shed is tried again
-  // within it.
+  // Of puts and invalidations, and of reads over a network; a put that is shed, or over its
+  // tenant's rate (ingest_bytes_per_second), is tried again within it.
   int64_t put_timeout_nanos = 5'000'000'000;
   // How long a call looks for its answer before it sleeps, while that pays off
   // (client/local/poll_wait.h); 0: never.
@@ -234,7 +234,8 @@ class Client {
   // True when the block's bytes match its checksum; else counted and reported to the daemon.
   bool Verify(ClientNamespace ns, const BlockKey& key, const std::byte* block, uint64_t checksum);
 
-  // Puts a chain, copying through staging in pieces. One outcome a block.
+  // Puts a chain, copying through staging in pieces. One outcome a block. ResourceExhausted, with
+  // the numbers: a quota takes nothing of a chain that begins here, or not in the put's time.
   absl::StatusOr<std::vector<PutOutcome>> Put(ClientNamespace ns, const PutChain& chain,
                                               std::span<const std::byte* const> sources);
   // Staging for a caller that fills it itself. ResourceExhausted when there is none now; never

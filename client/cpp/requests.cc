@@ -46,7 +46,7 @@ size_t MaxLookupKeys(const Connection& connection, const OpenNamespaceInfo& info
   return connection.MaxKeys(info.key_bytes, 0, limit);
 }
 
-uint32_t HoldMillis(int64_t nanos) {
+uint32_t Millis(int64_t nanos) {
   if (nanos <= 0) return 0;
   const int64_t millis = (nanos + 999'999) / 1'000'000;
   return static_cast<uint32_t>(std::min<int64_t>(millis, std::numeric_limits<uint32_t>::max()));
@@ -76,7 +76,7 @@ absl::Status SendLookup(Link::Turn& turn, ClientNamespace ns, std::span<const Bl
     keys = wish.hold_nanos > 0 ? std::span<const BlockKey>() : keys.subspan(part.size());
     const std::string message =
         KeysMessage(turn, Type::kLookup, info, part,
-                    {.hold_ms = HoldMillis(wish.hold_nanos), .recompute_us = wish.recompute_us});
+                    {.hold_ms = Millis(wish.hold_nanos), .recompute_us = wish.recompute_us});
     KV_ASSIGN_OR_RETURN(const Packet packet, turn.Call(message, Type::kLookupReply, timeout_nanos));
     local::LookupReplyBody reply;
     if (!local::ParseBody(packet, &reply).ok() || reply.hit_blocks > part.size() ||
@@ -127,8 +127,8 @@ absl::Status SendAcquire(Link::Turn& turn, ClientNamespace ns, std::span<const B
 
 absl::Status SendPut(Link::Turn& turn, ClientNamespace ns, const PutChain& chain,
                      const std::shared_ptr<StagingRegion>& region, uint64_t region_offset,
-                     int64_t timeout_nanos, std::vector<PutOutcome>* outcomes,
-                     int64_t* retry_nanos) {
+                     int64_t timeout_nanos, int64_t deadline_nanos,
+                     std::vector<PutOutcome>* outcomes, int64_t* retry_nanos) {
   KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo info, turn.Namespace(ns));
   if (region->memory() != turn.connection().staging().get()) {
     return absl::FailedPreconditionError("staged on an earlier connection");
@@ -141,7 +141,8 @@ absl::Status SendPut(Link::Turn& turn, ClientNamespace ns, const PutChain& chain
                 .key_bytes = info.key_bytes,
                 .request_id = chain.request_id,
                 .first_depth = chain.first_depth,
-                .recompute_us = chain.recompute_us};
+                .recompute_us = chain.recompute_us,
+                .wait_ms = Millis(deadline_nanos - SystemClock::Get()->NowNanos())};
   if (chain.parent.has_value()) {
     body.flags = local::kHasParent;
     std::memcpy(body.parent, chain.parent->bytes.data(), info.key_bytes);

@@ -35,11 +35,12 @@ absl::Status SendAcquire(Link::Turn& turn, ClientNamespace ns, std::span<const B
 
 // Puts the blocks that fit one message from `region` (block i at `region_offset` + i x block_bytes)
 // and appends their outcomes; `retry_nanos` gets when it is worth trying again, if not all are in
-// place. The region stays with the connection if the answer is late.
+// place. Until `deadline_nanos` the caller would wait for that. The region stays with the
+// connection if the answer is late.
 absl::Status SendPut(Link::Turn& turn, ClientNamespace ns, const PutChain& chain,
                      const std::shared_ptr<StagingRegion>& region, uint64_t region_offset,
-                     int64_t timeout_nanos, std::vector<PutOutcome>* outcomes,
-                     int64_t* retry_nanos);
+                     int64_t timeout_nanos, int64_t deadline_nanos,
+                     std::vector<PutOutcome>* outcomes, int64_t* retry_nanos);
 
 absl::Status SendTouch(Link::Turn& turn, ClientNamespace ns, std::span<const BlockKey> keys,
                        uint64_t request_id, int64_t timeout_nanos, size_t* touched);

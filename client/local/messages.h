@@ -138,11 +138,12 @@ enum KeysFlags : uint32_t { kHasParent = 1 };
 struct KeysBody {
   uint32_t ns = 0, keys = 0;
   uint32_t key_bytes = 0, flags = 0;
-  uint64_t request_id = 0;             // of the engine's request, for touches
-  uint32_t hold_ms = 0;                // LOOKUP: hold what is found
-  uint32_t first_depth = 0;            // PUT
-  uint32_t recompute_us = 0, pad = 0;  // PUT, LOOKUP: cost of one block to the engine; 0: unknown
-  uint8_t parent[32] = {};             // PUT
+  uint64_t request_id = 0;    // of the engine's request, for touches
+  uint32_t hold_ms = 0;       // LOOKUP: hold what is found
+  uint32_t first_depth = 0;   // PUT
+  uint32_t recompute_us = 0;  // PUT, LOOKUP: cost of one block to the engine; 0: unknown
+  uint32_t wait_ms = 0;       // PUT: how long the client waits when its rate is used up
+  uint8_t parent[32] = {};    // PUT
 };
 static_assert(sizeof(KeysBody) == 72);
 struct KeysView {
@@ -171,7 +172,8 @@ struct GrantItem {
   uint64_t chunk = 0, offset = 0, checksum = 0;
 };
 static_assert(sizeof(GrantItem) == 24);
-struct PutReplyBody {  // then u8 PutResult each
+// Then u8 PutResult each. `retry_after_ms`: beside "shed", or "rejected_quota" of the rate of puts.
+struct PutReplyBody {
   uint32_t blocks = 0, retry_after_ms = 0;
 };
 struct ReadReplyBody {  // then u64 checksum each

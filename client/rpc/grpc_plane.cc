@@ -246,22 +246,29 @@ absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const
   const PutSource source{data, std::move(hold)};
   const int64_t deadline = Now() + options_.put_timeout_nanos;
   std::vector<PutOutcome> outcomes;
-  bool shed = false;  // by the attempt before
+  PutAgain again;  // of the attempt before
   while (outcomes.size() < chain.keys.size()) {
     const size_t begin = outcomes.size();
-    int64_t again_nanos = 0;
+    PutAgain now;
     const absl::Status status = node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
-      return WriteRun(node_.link(), info, chain, begin, source, deadline, &outcomes, &again_nanos);
+      return WriteRun(node_.link(), info, chain, begin, source, deadline, &outcomes, &now);
     });
-    // Time that ran out on a put that was shed before ran out for want of room.
-    const bool no_room = shed && absl::IsDeadlineExceeded(status);
-    if (!no_room) KV_RETURN_IF_ERROR(status);
-    shed = again_nanos > 0;
-    if (shed && WaitToRetry(again_nanos, deadline)) continue;
-    if (outcomes.empty()) {
+    // Time that ran out on a put that was sent away before ran out for want of room.
+    const bool no_room = again.nanos > 0 && absl::IsDeadlineExceeded(status);
+    if (!no_room) {
+      KV_RETURN_IF_ERROR(status);
+      again = std::move(now);
+    }
+    if (again.nanos > 0 && !no_room && WaitToRetry(again.nanos, deadline)) continue;
+    if (outcomes.empty() && chain.first_depth == 0 && !again.reason.empty()) {
+      return absl::ResourceExhaustedError(again.reason);
+    }
+    if (outcomes.empty() && again.reason.empty()) {
       return absl::ResourceExhaustedError("the daemon has no room for this put now");
     }
-    if (shed) outcomes.push_back(PutOutcome::kShed);
+    if (again.nanos > 0) {
+      outcomes.push_back(again.reason.empty() ? PutOutcome::kShed : PutOutcome::kRejectedQuota);
+    }
     if (outcomes.size() == begin || !Taken(outcomes.back())) break;
   }
   outcomes.resize(chain.keys.size(), PutOutcome::kRejectedParent);

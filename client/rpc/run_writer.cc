@@ -12,6 +12,8 @@
 namespace kvarve::client {
 namespace {
 
+// The daemon says when it would take one block; a run is worth more than that.
+constexpr int64_t kRateMillis = 50;
 constexpr char kWriteRun[] = "/kvarve.v1.KvCache/WriteRun";
 
 PutOutcome OutcomeOf(int result) {
@@ -69,7 +71,7 @@ bool SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockKey> keys, s
 
 absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, const PutChain& chain,
                       size_t begin, const PutSource& source, int64_t deadline,
-                      std::vector<PutOutcome>* outcomes, int64_t* again_nanos) {
+                      std::vector<PutOutcome>* outcomes, PutAgain* again) {
   const size_t count = std::min(chain.keys.size() - begin, frames::kMaxBlocksPerRun);
   const std::span<const BlockKey> keys = chain.keys.subspan(begin, count);
   v1::WriteRunOpen open;
@@ -96,14 +98,18 @@ absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, co
       static_cast<size_t>(reply.results_size()) != count) {
     return absl::InternalError("the daemon's answer to a put is not one");
   }
-  // Nothing of the chain is there: the reason says more than a result, as on the same host.
-  if (chain.first_depth == 0 && begin == 0 && reply.results(0) == v1::PUT_REJECTED_QUOTA) {
-    return absl::ResourceExhaustedError(reply.reason());
-  }
+  *again = PutAgain();
   for (const int result : reply.results()) {
-    if (result == v1::PUT_SHED) {  // and all behind it
-      *again_nanos = std::max<int64_t>(reply.retry_after_ms(), 1) * 1'000'000;
+    const bool over_rate = result == v1::PUT_REJECTED_QUOTA && reply.retry_after_ms() > 0;
+    if (result == v1::PUT_SHED || over_rate) {  // and all behind it
+      again->nanos =
+          std::max(int64_t{reply.retry_after_ms()}, over_rate ? kRateMillis : 1) * 1'000'000;
+      if (over_rate) again->reason = reply.reason();
       break;
+    }
+    // Nothing of the chain is there: the reason says more than a result, as on the same host.
+    if (result == v1::PUT_REJECTED_QUOTA && chain.first_depth == 0 && outcomes->empty()) {
+      return absl::ResourceExhaustedError(reply.reason());
     }
     outcomes->push_back(OutcomeOf(result));
   }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,11 +30,17 @@ struct PutSource {
   }
 };
 
+// When the daemon wants to be asked for the rest.
+struct PutAgain {
+  int64_t nanos = 0;   // 0: never
+  std::string reason;  // of the tenant's rate of puts, with its numbers; else it has no room now
+};
+
 // Sends blocks of `chain` from `begin` on, as many as a run takes; adds outcomes of those that were
-// decided. `again_nanos`: when the daemon wants to be asked for the rest, if it has no room now.
+// decided.
 absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, const PutChain& chain,
                       size_t begin, const PutSource& source, int64_t deadline,
-                      std::vector<PutOutcome>* outcomes, int64_t* again_nanos);
+                      std::vector<PutOutcome>* outcomes, PutAgain* again);
 
 }  // namespace kvarve::client
 

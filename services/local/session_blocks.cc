@@ -228,19 +228,24 @@ absl::Status Session::OnPut(uint64_t request, Packet packet) {
   put.retry_after_nanos = &retry_nanos;
   std::vector<PutResult> results(keys_.size());
   KV_RETURN_IF_ERROR(cache_.Put(put, results));
-  // Nothing of the chain is there: the reason says more than a result.
-  if (put.first_depth == 0 && results.front() == PutResult::kRejectedQuota) return over_quota;
+  const auto retry_millis =
+      static_cast<uint32_t>((retry_nanos + kNanosPerMilli - 1) / kNanosPerMilli);
+  // Nothing of the chain is there, and nobody waits until it can be: the reason says more than a
+  // result.
+  const bool is_awaited = retry_millis > 0 && retry_millis <= view.body.wait_ms;
+  if (put.first_depth == 0 && results.front() == PutResult::kRejectedQuota && !is_awaited) {
+    return over_quota;
+  }
 
   local::PutReplyBody reply;
   reply.blocks = static_cast<uint32_t>(results.size());
   uint64_t stored = 0;
   for (const PutResult result : results) {
     stored += result == PutResult::kStored;
-    if (result == PutResult::kShed) {
-      reply.retry_after_ms = static_cast<uint32_t>(retry_nanos / kNanosPerMilli);
-    } else if (result == PutResult::kRejectedNoSpace || result == PutResult::kRejectedQuota) {
-      reply.retry_after_ms =
-          std::max(kNoSpaceRetryMillis, static_cast<uint32_t>(retry_nanos / kNanosPerMilli));
+    if (result == PutResult::kShed || result == PutResult::kRejectedQuota) {
+      reply.retry_after_ms = retry_millis;
+    } else if (result == PutResult::kRejectedNoSpace) {
+      reply.retry_after_ms = std::max(kNoSpaceRetryMillis, retry_millis);
     }
   }
   Counters::Add(counters_.put_bytes, stored * ns->block_bytes);

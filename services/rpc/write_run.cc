@@ -173,7 +173,7 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     if (last == v1::PUT_SHED || last == v1::PUT_REJECTED_NO_SPACE) {
       reply.set_retry_after_ms(kShedRetryMillis);
     } else if (last == v1::PUT_REJECTED_QUOTA) {
-      reply.set_retry_after_ms(static_cast<uint32_t>(retry_nanos_ / 1'000'000));
+      reply.set_retry_after_ms(static_cast<uint32_t>((retry_nanos_ + 999'999) / 1'000'000));
       reply.set_reason(ToGrpc(quota_).error_message());
     }
     *run_.response = SerializeMessage(reply);

@@ -440,5 +440,44 @@ TEST_F(ClientPlaneTest, ClientsOfManyThreadsAndOneNamespaceAgree) {
   EXPECT_EQ(exists.load(), 3 * 40 * 8);
 }
 
+// What the rate does not take at once is taken within the put's time; where that does not do, the
+// error has the numbers.
+TEST_F(ClientPlaneTest, APutWaitsForItsTenantsRate) {
+  cache_options_.quotas["default"].of(Resource::kIngest) = {0, 1 << 20};  // and as much at once
+  StartServer();
+  const auto client = Connect();
+  const ClientNamespace ns = *client->OpenNamespace(Descriptor("m"));
+  EXPECT_EQ(Put(*client, ns, 0, KeyChain(1, 160)), All(160, PutOutcome::kStored));
+  const auto refusals = [this] {
+    return cache_->Stats().pools.front().quota_refusals[static_cast<size_t>(Resource::kIngest)];
+  };
+  EXPECT_GT(refusals(), 0u);
+  for (uint64_t i = 0; i < 10; ++i) {  // chains of which nothing is taken at first
+    EXPECT_EQ(Put(*client, ns, 0, KeyChain(50 + i, 1)), All(1, PutOutcome::kStored));
+  }
+
+  TenantQuota slow;
+  slow.of(Resource::kIngest) = {0, 512};
+  ASSERT_TRUE(cache_->SetQuota("default", slow).ok());
+  ClientOptions options = Options();
+  options.put_timeout_nanos = 300'000'000;
+  const auto hasty = Client::Create(options).value();
+  ASSERT_TRUE(hasty->WaitReady(kLong).ok());
+  const ClientNamespace same = *hasty->OpenNamespace(Descriptor("m"));
+  // A block is 16 seconds' worth; the first may have found a little left.
+  absl::Status refused;
+  for (uint64_t i = 0; refused.ok() && i < 2; ++i) {
+    const BlockKey key = KeyOf(700 + i);
+    const std::vector<std::byte> block = MakeBlock(0, key, kBlock);
+    const std::byte* const source = block.data();
+    refused = hasty->Put(same, {.keys = {&key, 1}}, {&source, 1}).status();
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_NE(refused.message().find("over its quota of ingest_bytes_per_second: at most 512 B a "
+                                   "second; again in "),
+            std::string::npos)
+      << refused;
+}
+
 }  // namespace
 }  // namespace kvarve

@@ -29,13 +29,16 @@ constexpr uint64_t kBlock = 16384;
 class RemoteTenantTest : public RpcFixture {
  protected:
   RemoteTenantTest() { client::UseGrpc(); }
-  std::unique_ptr<Client> Connect() const {
+  ClientOptions Options() const {
     ClientOptions options;
     options.endpoint = "kvarve://127.0.0.1:" + std::to_string(server_->port());
     options.token_file = options_.auth.token_file;
     options.staging_bytes = 32 << 20;
     options.timeout_nanos = options.put_timeout_nanos = kLong;
-    std::unique_ptr<Client> client = Client::Create(options).value();
+    return options;
+  }
+  std::unique_ptr<Client> Connect() const {
+    std::unique_ptr<Client> client = Client::Create(Options()).value();
     EXPECT_EQ(client->WaitReady(kLong), absl::OkStatus());
     return client;
   }
@@ -224,6 +227,46 @@ TEST_F(RemoteTenantTest, AWatchEndsByTimeByCancelAndWithItsObject) {
   EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.open == 1; }));  // the new one
   watch = nullptr;
   EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.open == 0; }));
+}
+
+// What the rate does not take at once is taken within the put's time; where that does not do, the
+// error has the numbers.
+TEST_F(RemoteTenantTest, APutWaitsForItsTenantsRate) {
+  cache_options_.quotas["team"].of(Resource::kIngest) = {0, 1 << 20};  // and as much at once
+  Start();
+  const auto client = Connect();
+  const ClientNamespace ns = *client->OpenNamespace(TestDescriptor(kBlock));
+  EXPECT_THAT(Put(*client, ns, KeyChain(1, 80)), Each(PutOutcome::kStored));
+  const auto refusals = [this] {
+    return cache_->Stats().pools.front().quota_refusals[static_cast<size_t>(Resource::kIngest)];
+  };
+  EXPECT_GT(refusals(), 0u);
+  for (uint64_t i = 0; i < 10; ++i) {  // chains of which nothing is taken at first
+    EXPECT_THAT(Put(*client, ns, KeyChain(50 + i, 1)), ElementsAre(PutOutcome::kStored));
+  }
+
+  TenantQuota slow;
+  slow.of(Resource::kIngest) = {0, 1024};
+  ASSERT_TRUE(cache_->SetQuota("team", slow).ok());
+  ClientOptions options = Options();
+  options.put_timeout_nanos = 300'000'000;
+  const auto hasty = Client::Create(options).value();
+  const ClientNamespace same = *hasty->OpenNamespace(TestDescriptor(kBlock));
+  ASSERT_TRUE(hasty->WaitReady(kLong).ok());
+  // A block is 16 seconds' worth; the first may have found a little left.
+  absl::Status refused;
+  for (uint64_t i = 0; refused.ok() && i < 2; ++i) {
+    const BlockKey key = KeyChain(7 + i, 1)[0];
+    const std::vector<std::byte> block = MakeBlock(0, key, kBlock);
+    const std::byte* const source = block.data();
+    PutChain chain;
+    chain.keys = {&key, 1};
+    refused = hasty->Put(same, chain, {&source, 1}).status();
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("tenant \"team\" is over its quota of ingest_bytes_per_second: at most "
+                        "1.00 KiB a second; again in "));
 }
 
 // The daemon's log of slow calls names the caller's trace, or one that the call made; the calls
