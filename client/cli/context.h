@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cpp/client.h"
+#include "client/cpp/environment.h"
 
 namespace CLI {
 class App;
@@ -23,7 +24,7 @@ namespace kvarve::cli {
 using Json = nlohmann::ordered_json;
 
 inline constexpr std::string_view kUnixScheme = "unix://";
-inline constexpr char kDefaultEndpoint[] = "unix:///run/kvarve/kvarved.sock";
+using client::kDefaultEndpoint;
 
 enum ExitCode {
   kExitGood = 0,

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/client_rep.h"
+#include "client/cpp/environment.h"
 #include "client/cpp/link.h"
 #include "client/cpp/locate.h"
 #include "client/cpp/remote.h"
@@ -117,8 +118,9 @@ bool Stored(PutOutcome outcome) {
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   KV_RETURN_IF_ERROR(CheckOptions(options));
-  KV_ASSIGN_OR_RETURN(Endpoint endpoint, client::ParseEndpoint(options.endpoint));
   ClientOptions complete = options;
+  client::ResolveEndpoint(&complete);
+  KV_ASSIGN_OR_RETURN(Endpoint endpoint, client::ParseEndpoint(complete.endpoint));
   if (complete.engine_id.empty()) complete.engine_id = MakeEngineId();
   auto rep = std::make_unique<Rep>();
   if (endpoint.is_remote()) {

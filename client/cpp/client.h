@@ -49,7 +49,9 @@ struct ClientTls {
 };
 
 struct ClientOptions {
-  std::string endpoint = "unix:///run/kvarve/kvarved.sock";
+  // Empty: KVARVE_ENDPOINT of the environment, with the credentials that stand beside it
+  // (client/cpp/environment.h), else unix:///run/kvarve/kvarved.sock.
+  std::string endpoint;
   std::string
       engine_id;  // processes of one engine share their leases' end; empty: made from pid and time
   local::Role role = local::Role::kTool;

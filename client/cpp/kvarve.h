@@ -60,7 +60,7 @@ typedef uint32_t kvarve_namespace;
 /* Zeros and nulls mean the defaults. */
 typedef struct kvarve_options {
   size_t size;           /* sizeof(kvarve_options) */
-  const char* endpoint;  /* "unix:///run/kvarve/kvarved.sock" */
+  const char* endpoint;  /* KVARVE_ENDPOINT, else "unix:///run/kvarve/kvarved.sock" */
   const char* engine_id; /* processes of one engine share their leases' end */
   const char* client_name;
   uint32_t role; /* 0 tool, 1 scheduler, 2 worker */

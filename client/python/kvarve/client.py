@@ -13,7 +13,8 @@ class Client(_native.Client):
     """A process's connection to kvarved. Needs no daemon to be made: it joins when one appears, and again after a
     restart; until then calls raise kvarve.Error with code UNAVAILABLE at once. After a fork the child makes its own.
 
-    endpoint: unix://PATH, or another host's: kvarves://HOST:PORT, with the daemons' authorities in tls_ca_file and
+    endpoint: empty: KVARVE_ENDPOINT of the environment, with KVARVE_TOKEN_FILE and KVARVE_TLS_* beside it, else
+    unix:///run/kvarve/kvarved.sock; unix://PATH, or another host's: kvarves://HOST:PORT, with the daemons' authorities in tls_ca_file and
     this client's tls_certificate_file and tls_key_file, or the token in token_file; kvarve://HOST:PORT is plaintext,
     and goes to this host only unless insecure_plaintext_off_loopback. engine_id: processes of one engine end their
     leases together; empty: this process alone.

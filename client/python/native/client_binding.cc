@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/cpp/environment.h"
 #include "client/cpp/fork_guard.h"
 #include "client/cpp/remote.h"
 #include "client/python/native/casts.h"
@@ -318,10 +319,11 @@ ClientOptions MakeOptions(const std::string& endpoint, const std::string& engine
                           uint64_t staging_bytes, double timeout, double put_timeout,
                           const py::kwargs& remote) {
   ClientOptions options;
-  if (!endpoint.empty()) options.endpoint = endpoint;
-  const auto begins = [&](std::string_view scheme) { return endpoint.starts_with(scheme); };
-  if (std::ranges::any_of(kRemoteSchemes, begins)) LoadRemotePlane();
+  options.endpoint = endpoint;
   SetRemote(remote, &options);
+  client::ResolveEndpoint(&options);
+  const auto begins = [&](std::string_view scheme) { return options.endpoint.starts_with(scheme); };
+  if (std::ranges::any_of(kRemoteSchemes, begins)) LoadRemotePlane();
   options.engine_id = engine_id;
   if (role == "tool") {
     options.role = local::Role::kTool;

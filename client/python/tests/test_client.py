@@ -279,6 +279,18 @@ def test_another_host_wants_its_token(daemon):
     assert caught.value.code == "NOT_FOUND"
 
 
+def test_without_an_endpoint_it_is_the_environments(daemon, monkeypatch):
+    for endpoint, token in ((daemon.endpoint, ""), (daemon.remote_endpoint, daemon.token_file)):
+        monkeypatch.setenv("KVARVE_ENDPOINT", endpoint)
+        monkeypatch.setenv("KVARVE_TOKEN_FILE", token)
+        client = kvarve.Client(timeout=2.0)
+        client.wait_ready(10)
+        assert client.state()["connected"]
+    with pytest.raises(kvarve.Error) as caught:  # a named one is not shown the environment's token
+        kvarve.Client(daemon.remote_endpoint).wait_ready(10)
+    assert caught.value.code == "UNAUTHENTICATED"
+
+
 def test_another_host_in_plaintext_is_refused_unless_allowed_by_name(daemon):
     with pytest.raises(kvarve.Error, match="insecure_plaintext_off_loopback"):
         kvarve.Client("kvarve://192.0.2.1:7410")
