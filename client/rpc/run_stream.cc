@@ -43,13 +43,17 @@ bool RunStream::Wait() {
   return queue_.Next(&tag, &ok) && ok;
 }
 
-bool RunStream::Write(const grpc::ByteBuffer& frame, bool is_last,
-                      absl::FunctionRef<void()> meanwhile) {
+bool RunStream::Write(const grpc::ByteBuffer& frame, bool is_last, absl::FunctionRef<bool()> work) {
   grpc::WriteOptions options;
   options.set_no_compression();
   if (is_last) options.set_last_message();
   call_->Write(frame, options, this);
-  meanwhile();
+  while (work()) {
+    void* tag = nullptr;
+    bool ok = false;
+    const auto next = queue_.AsyncNext(&tag, &ok, gpr_inf_past(GPR_CLOCK_REALTIME));
+    if (next == grpc::CompletionQueue::GOT_EVENT) return ok;
+  }
   return Wait();
 }
 

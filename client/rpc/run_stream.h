@@ -28,10 +28,12 @@ class RunStream {
   RunStream(const RunStream&) = delete;
   RunStream& operator=(const RunStream&) = delete;
 
-  // False: the peer hears no more; Finish says why.
-  // `meanwhile` runs while the frame is on its way.
+  // False: the peer hears no more; Finish says why. While the frame is on its way, `work` is called
+  // until it says that there is no more to do. It must be short: between two calls the socket is
+  // looked after, which nobody else does.
   bool Write(
-      const grpc::ByteBuffer& frame, bool is_last, absl::FunctionRef<void()> meanwhile = [] {});
+      const grpc::ByteBuffer& frame, bool is_last,
+      absl::FunctionRef<bool()> work = [] { return false; });
   // False: nothing comes any more.
   bool Read(grpc::ByteBuffer* frame);
   // Read in two steps: `frame` outlives the second. Nothing: it has not come within `nanos`.

@@ -37,35 +37,73 @@ PutOutcome OutcomeOf(int result) {
   }
 }
 
-bool SendBlocks(const OpenNamespaceInfo& info, std::span<const BlockKey> keys, size_t begin,
-                const PutSource& source, RunStream* stream) {
-  const auto checksum_of = [&](size_t i) {
-    return BlockChecksum(ChecksumSeed(info.id, keys[i], info.block_bytes),
-                         source.data + (begin + i) * info.block_bytes, info.block_bytes);
-  };
-  uint64_t checksum = checksum_of(0);  // of the block that comes next
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const uint64_t at = (begin + i) * info.block_bytes;
+// About ten microseconds of summing.
+constexpr uint64_t kSummedAtOnce = 128 << 10;
+
+// Sends the opening and the blocks of a run. A block's checksum goes with its first frame; it is
+// made while the frames before are on their way.
+class BlockSender {
+ public:
+  BlockSender(const OpenNamespaceInfo& info, std::span<const BlockKey> keys, const std::byte* first,
+              const std::shared_ptr<void>& hold, RunStream* stream)
+      : info_(info), keys_(keys), source_{first, hold}, stream_(stream) {}
+
+  // Ends early when the peer hears no more: its answer says why.
+  void Send(const grpc::ByteBuffer& opening) {
+    BeginSum(0);
+    if (!Write(opening, false)) return;
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      if (!SendBlock(i)) return;
+    }
+  }
+
+ private:
+  bool SendBlock(size_t i) {
+    while (SumPiece()) {  // what is left of it
+    }
     frames::FrameFields fields;
     fields.index = static_cast<uint32_t>(i);
-    fields.checksum = checksum;
-    for (uint64_t offset = 0; offset < info.block_bytes;) {
-      const uint64_t bytes = std::min(info.block_bytes - offset, frames::kMaxPayloadBytes);
+    fields.checksum = sum_;
+    BeginSum(i + 1);
+    for (uint64_t offset = 0; offset < info_.block_bytes;) {
+      const uint64_t bytes = std::min(info_.block_bytes - offset, frames::kMaxPayloadBytes);
       fields.offset = offset;
       const frames::FrameHeader header(frames::Kind::kWrite, fields, bytes);
       const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()),
-                                    source.Slice(at + offset, bytes)};
+                                    source_.Slice(i * info_.block_bytes + offset, bytes)};
       offset += bytes;
-      const bool is_whole = offset == info.block_bytes, is_last = is_whole && i + 1 == keys.size();
-      const auto look_ahead = [&] {
-        if (is_whole && !is_last) checksum = checksum_of(i + 1);
-      };
-      if (!stream->Write(grpc::ByteBuffer(slices, 2), is_last, look_ahead)) return false;
+      const bool is_last = offset == info_.block_bytes && i + 1 == keys_.size();
+      if (!Write(grpc::ByteBuffer(slices, 2), is_last)) return false;
       fields.checksum.reset();
     }
+    return true;
   }
-  return true;
-}
+  bool Write(const grpc::ByteBuffer& frame, bool is_last) {
+    return stream_->Write(frame, is_last, [this] { return SumPiece(); });
+  }
+
+  void BeginSum(size_t block) {
+    block_ = block;
+    summed_ = 0;
+    if (block < keys_.size()) sum_ = ChecksumSeed(info_.id, keys_[block], info_.block_bytes);
+  }
+  // A piece of the block's checksum. False: there is no more of it.
+  bool SumPiece() {
+    if (block_ == keys_.size() || summed_ == info_.block_bytes) return false;
+    const uint64_t bytes = std::min(kSummedAtOnce, info_.block_bytes - summed_);
+    sum_ = BlockChecksum(sum_, source_.data + block_ * info_.block_bytes + summed_, bytes);
+    summed_ += bytes;
+    return true;
+  }
+
+  const OpenNamespaceInfo& info_;
+  const std::span<const BlockKey> keys_;
+  const PutSource source_;
+  RunStream* const stream_;
+  // The checksum that is being made.
+  size_t block_ = 0;
+  uint64_t sum_ = 0, summed_ = 0;
+};
 
 }  // namespace
 
@@ -85,9 +123,8 @@ absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, co
   open.set_recompute_us(chain.recompute_us);
 
   RunStream stream(link, kWriteRun, deadline);
-  if (stream.Write(BufferOf(frames::OpeningFrame(open.SerializeAsString())), false)) {
-    SendBlocks(info, keys, begin, source, &stream);
-  }
+  BlockSender(info, keys, source.data + begin * info.block_bytes, source.hold, &stream)
+      .Send(BufferOf(frames::OpeningFrame(open.SerializeAsString())));
   grpc::ByteBuffer buffer;
   const bool answered = stream.Read(&buffer);
   KV_RETURN_IF_ERROR(stream.Finish());

@@ -10,6 +10,7 @@
 #include "client/rpc/grpc_status.h"
 #include "proto/kvarve/v1/cache.pb.h"
 #include "services/rpc/requests.h"
+#include "storage/base/mutex.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve {
@@ -39,22 +40,25 @@ v1::PutResult ResultOf(PutResult result) {
 
 bool Taken(v1::PutResult result) { return result == v1::PUT_STORED || result == v1::PUT_EXISTS; }
 
+// While a block is stored the next frame comes: gRPC may tell of it in another thread, and whoever
+// is storing takes it then.
 class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
-  explicit Reactor(WriteRun run) : run_(std::move(run)) { Read(); }
+  explicit Reactor(WriteRun run) : run_(std::move(run)) {
+    run_.stream->Waits();
+    Read();
+  }
 
   void OnReadDone(bool ok) override {
-    run_.stream->Works();
-    if (!ok) {  // no more frames, or no more peer
-      if (!opened_ || !pieces_.front().empty() || results_.empty()) {
-        return End(absl::InvalidArgumentError("the stream ended inside a block, or without one"));
-      }
-      return Answer();
+    {
+      MutexLock lock(&mutex_);
+      arrived_ = ok;
+      if (works_) return;
+      works_ = true;
+      run_.stream->Works();
     }
-    const absl::StatusOr<bool> more = Take();
-    if (!more.ok()) return End(more.status());
-    if (*more) return Read();
-    Answer();
+    while (Work(NextArrived())) {
+    }
   }
   void OnDone() override {
     run_.ended(status_, bytes_, request_id_);
@@ -64,11 +68,39 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  private:
   void Read() {
     frame_.Clear();
-    run_.stream->Waits();
     StartRead(&frame_);
   }
+  // What has come: a frame, or the end. Nothing: whoever hears of the next takes it.
+  std::optional<bool> NextArrived() {
+    MutexLock lock(&mutex_);
+    if (!arrived_) {
+      works_ = false;
+      run_.stream->Waits();
+    }
+    return std::exchange(arrived_, std::nullopt);
+  }
 
-  // One frame. False: the stream is over, whatever else comes.
+  // False: there is no more to do now, or ever.
+  bool Work(std::optional<bool> arrived) {
+    if (!arrived) return false;
+    if (!*arrived) {  // no more frames, or no more peer
+      if (!opened_ || !pieces_.front().empty() || results_.empty()) {
+        End(absl::InvalidArgumentError("the stream ended inside a block, or without one"));
+      } else {
+        Answer();
+      }
+      return false;
+    }
+    const absl::StatusOr<bool> more = Take();
+    if (!more.ok()) {
+      End(more.status());
+    } else if (!*more) {
+      Answer();
+    }
+    return more.ok() && *more;
+  }
+
+  // One frame; the next is asked for. False: the stream is over, whatever else comes.
   absl::StatusOr<bool> Take() {
     std::vector<grpc::Slice> slices;
     if (!frame_.Dump(&slices).ok()) return absl::InvalidArgumentError("frame: not readable");
@@ -79,14 +111,20 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     }
     KV_ASSIGN_OR_RETURN(const frames::Frame frame,
                         frames::ParseFrame(frames::Kind::kWrite, pieces));
-    if (!opened_) return Open(frame);
+    if (!opened_) {
+      KV_ASSIGN_OR_RETURN(const bool is_taken, Open(frame));
+      if (is_taken) Read();
+      return is_taken;
+    }
     KV_RETURN_IF_ERROR(CheckPlace(frame));
     if (frame.fields.offset == 0) expected_ = frame.fields.checksum;
     pieces_.front().insert(pieces_.front().end(), frame.payload.begin(), frame.payload.end());
     held_.push_back(std::move(slices));  // as a whole: a small slice has its bytes in itself
     offset_ += frame.payload_bytes;
     bytes_ += frame.payload_bytes;
-    if (offset_ < ns_.block_bytes) return true;
+    const bool is_whole = offset_ == ns_.block_bytes;
+    if (!is_whole || results_.size() + 1 < keys_.size()) Read();
+    if (!is_whole) return true;
     KV_RETURN_IF_ERROR(Store());
     return Taken(results_.back()) && results_.size() < keys_.size();
   }
@@ -186,6 +224,11 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   }
 
   WriteRun run_;
+  Mutex mutex_;
+  // Of the read under way, when it has ended: whether it brought a frame.
+  std::optional<bool> arrived_ ABSL_GUARDED_BY(mutex_);
+  // Somebody is in Work, or the stream is over.
+  bool works_ ABSL_GUARDED_BY(mutex_) = false;
   bool opened_ = false;
   NamespaceInfo ns_;
   std::vector<BlockKey> keys_;
