@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdio>
 #include <random>
+#include <string>
 #include <thread>
 
 #include "client/cpp/client.h"
@@ -79,7 +80,8 @@ struct Life {
     (status.ok() ? good : refused) += 1;
     if (absl::IsDeadlineExceeded(status)) {
       late += 1;
-      EXPECT_TRUE(status.message().starts_with(address + " did not answer in time (trace "))
+      EXPECT_TRUE(
+          std::string(status.message()).starts_with(address + " did not answer in time (trace "))
           << status;
     }
     return status.ok();
