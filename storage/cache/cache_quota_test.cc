@@ -150,6 +150,21 @@ TEST_F(CacheQuotaTest, OverQuotaSaysTheNumbers) {
   EXPECT_EQ(cache_->Stats().put_blocks[static_cast<size_t>(PutResult::kRejectedQuota)], 1u);
 }
 
+// Nothing could make room for it, so nothing leaves.
+TEST_F(CacheQuotaTest, ABlockLargerThanTheCeilingCostsNobodyAnything) {
+  Quota("a", Resource::kHostBytes) = {0, 10 * kBlock};
+  Make();
+  const NamespaceInfo small = Open("a"), large = Open("a", 12 * kMi);
+  EXPECT_EQ(PutMany(small, 5), 5u);
+  const PutAnswer answer = Put(large, 1);
+  EXPECT_EQ(answer.results[0], PutResult::kRejectedQuota);
+  EXPECT_EQ(std::string(answer.quota.message()),
+            "tenant \"a\" is over its quota of host_bytes: a block takes 12.0 MiB, and it may have "
+            "at most 10.0 MiB in all");
+  EXPECT_EQ(Of("a").entries, 5u);
+  EXPECT_EQ(Of("a").evicted_blocks, 0u);
+}
+
 TEST_F(CacheQuotaTest, BlocksOfOtherSizesCountByTheirBytes) {
   Quota("a", Resource::kHostBytes) = {0, 10 * kBlock};
   Make();

@@ -194,7 +194,7 @@ struct Cache::Rep {
   bool MakeRoomUnder(const std::optional<Resource>& limit, const NamespaceRecord& ns,
                      absl::FunctionRef<bool(EntryId victim)> admits, KeptExtents* kept);
   // ResourceExhausted, with the numbers.
-  absl::Status OverQuota(PoolId pool, Resource resource) const;
+  absl::Status OverQuota(PoolId pool, Resource resource, uint64_t slot_bytes) const;
   uint64_t LeaseBytesMax() const { return lease_bytes_max ? lease_bytes_max : capacity_bytes / 2; }
 
   // ---- leases.cc

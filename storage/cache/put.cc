@@ -150,7 +150,9 @@ class PutCall {
     }
     failure_ = PutResult::kRejectedQuota;
     r_.tenants[pool].counted.Refused(*limit, missing - slots_.size());
-    if (request_.quota_status != nullptr) *request_.quota_status = r_.OverQuota(pool, *limit);
+    if (request_.quota_status != nullptr) {
+      *request_.quota_status = r_.OverQuota(pool, *limit, r_.SlotBytes(ns_));
+    }
     if (request_.retry_after_nanos != nullptr && *limit == Resource::kIngest) {
       *request_.retry_after_nanos = r_.ingest.Wait(pool);
     }

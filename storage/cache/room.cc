@@ -22,6 +22,8 @@ std::optional<Resource> Cache::Rep::AllocateWithRoom(const NamespaceRecord& ns, 
   const size_t want = slots->size() + count;
   const uint64_t slot_bytes = SlotBytes(ns);
   TenantState& tenant = tenants[ns.info.pool];
+  // No room that could be made would do: nobody leaves for it.
+  if (slot_bytes > tenant.quota.of(Resource::kHostBytes).ceiling) return Resource::kHostBytes;
   std::optional<Resource> limit;
   KeptExtents kept;
   for (int step = 0; step < kMaxRoomSteps && slots->size() < want; ++step) {

@@ -109,7 +109,7 @@ bool Cache::Rep::MakeRoomUnder(const std::optional<Resource>& limit, const Names
   return true;
 }
 
-absl::Status Cache::Rep::OverQuota(PoolId pool, Resource resource) const {
+absl::Status Cache::Rep::OverQuota(PoolId pool, Resource resource, uint64_t slot_bytes) const {
   const TenantState& tenant = tenants[pool];
   const QuotaRange& range = tenant.quota.of(resource);
   const std::string start = absl::StrFormat("tenant \"%s\" is over its quota of %s: ", tenant.name,
@@ -121,6 +121,11 @@ absl::Status Cache::Rep::OverQuota(PoolId pool, Resource resource) const {
             : FormatBytes(range.ceiling) + " a second";
     return absl::ResourceExhaustedError(absl::StrFormat("%sat most %s; again in %s", start, most,
                                                         FormatDuration(ingest.Wait(pool))));
+  }
+  if (resource == Resource::kHostBytes && slot_bytes > range.ceiling) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%sa block takes %s, and it may have at most %s in all", start,
+                        Amount(resource, slot_bytes), Amount(resource, range.ceiling)));
   }
   uint64_t used = tenant.slots;
   if (resource == Resource::kHostBytes) used = arena->Usage(pool).used_bytes;
