@@ -63,7 +63,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) 
     CLI::Option* const option =
         app.add_option("--" + std::string(setting.name), values.back(), std::string(setting.help));
     option->type_name(setting.default_text.empty() ? "VALUE" : std::string(setting.default_text));
-    option->group("Settings (default beside each; docs/configuration.md)")->take_last();
+    option->group("Settings (default beside each; docs/configuration.md)");
+    if (setting.type == SettingType::kList) {
+      option->join(',');  // each time adds
+    } else {
+      option->take_last();
+    }
     options.emplace_back(&setting, option);
   }
 

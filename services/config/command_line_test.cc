@@ -37,6 +37,13 @@ TEST(CommandLineTest, TheLastOfAFlagWinsAndEmptyIsAValue) {
   EXPECT_THAT(line->flags, ElementsAre(Pair("tenant.state_dir", ""), Pair("log.level", "info")));
 }
 
+// One that is lost without a word may be a ceiling.
+TEST(CommandLineTest, EachFlagOfAListAdds) {
+  const auto line = Parse({"--tenant.names=a,b", "--tenant.names", "c"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_THAT(line->flags, ElementsAre(Pair("tenant.names", "a,b,c")));
+}
+
 TEST(CommandLineTest, Actions) {
   EXPECT_EQ(Parse({"--check"})->action, CommandLine::Action::kCheck);
   EXPECT_EQ(Parse({"--print-config"})->action, CommandLine::Action::kPrintConfig);

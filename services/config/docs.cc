@@ -32,7 +32,7 @@ values and where each came from. In the environment only names that begin like a
 match a setting are checked: other programs and cluster service variables share the prefix.
 
 Sizes: `4096`, `64KiB`, `1.5GiB` (powers of two). Durations: `100us`, `20ms`, `5s`, `1m`. Lists: `a,b`, or a YAML
-sequence.
+sequence, or the flag several times.
 )";
 
 std::string Code(std::string_view text) {
