@@ -167,6 +167,8 @@ TEST_F(IdentityTest, StatsAreTheOwnTenants) {
   EXPECT_EQ(of_a.counters().hit_blocks(), 4u);
   EXPECT_EQ(of_b.namespaces_size(), 0);
   EXPECT_EQ(of_b.counters().SerializeAsString(), "");  // all are 0
+  EXPECT_GT(of_a.host().chunk_bytes(), 0u);
+  EXPECT_EQ(of_b.host().chunk_bytes(), 0u);  // they tell when others come
   EXPECT_EQ(of_b.host().used_bytes() + of_b.host().leased_bytes() + of_b.host().blocks(), 0u);
   EXPECT_EQ(of_b.host().capacity_bytes(), of_a.host().capacity_bytes());
 }

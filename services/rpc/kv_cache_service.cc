@@ -70,8 +70,10 @@ KvCacheService::KvCacheService(const RpcServerOptions& options, const Callers& c
       streams_(options.streams),
       watchers_(store) {}
 
-absl::StatusOr<Caller> KvCacheService::Admit(const Context& context, std::optional<Verb> verb) {
+absl::StatusOr<Caller> KvCacheService::Admit(const Context& context, std::optional<Verb> verb,
+                                             RequestLog::Request* noted) {
   KV_ASSIGN_OR_RETURN(Caller caller, callers_.Of(context));
+  noted->tenant = caller.tenant;
   KV_RETURN_IF_ERROR(verb.has_value() ? caller.May(*verb) : caller.MayGreet());
   KV_RETURN_IF_ERROR(CheckDeadline(context));
   return caller;
@@ -83,8 +85,7 @@ KvCacheService::Unary* KvCacheService::Serve(RpcMethod method, std::optional<Ver
   RequestLog::Request noted = log_.Begin(method, *context);
   if constexpr (requires { request.request_id(); }) noted.id = request.request_id();
   const absl::Status status = [&] {
-    KV_ASSIGN_OR_RETURN(const Caller caller, Admit(*context, verb));
-    noted.tenant = caller.tenant;
+    KV_ASSIGN_OR_RETURN(const Caller caller, Admit(*context, verb, &noted));
     if (request.ByteSizeLong() > max_message_bytes_) {
       return absl::ResourceExhaustedError(absl::StrFormat(
           "a request of %d bytes; at most %d", request.ByteSizeLong(), max_message_bytes_));
@@ -127,8 +128,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* KvCacheService::ReadRun(
   kvarve::ReadRun read;
   RequestLog::Request noted = log_.Begin(RpcMethod::kReadRun, *context);
   const absl::Status status = [&] {
-    KV_ASSIGN_OR_RETURN(const Caller caller, Admit(*context, Verb::kRead));
-    noted.tenant = caller.tenant;
+    KV_ASSIGN_OR_RETURN(const Caller caller, Admit(*context, Verb::kRead, &noted));
     v1::ReadRunRequest message;
     KV_RETURN_IF_ERROR(ParseMessage(*request, &message));
     KV_ASSIGN_OR_RETURN(kvarve::Run run, RunOf(*store_, caller, message, frames::kMaxBlocksPerRun));
@@ -158,8 +158,7 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* KvCacheService::WriteRun(Context* con
   kvarve::WriteRun write;
   RequestLog::Request noted = log_.Begin(RpcMethod::kWriteRun, *context);
   const absl::Status status = [&] {
-    KV_ASSIGN_OR_RETURN(write.caller, Admit(*context, Verb::kWrite));
-    noted.tenant = write.caller.tenant;
+    KV_ASSIGN_OR_RETURN(write.caller, Admit(*context, Verb::kWrite, &noted));
     if (draining()) return absl::UnavailableError("the node drains and takes no new blocks");
     KV_ASSIGN_OR_RETURN(write.stream,
                         streams_.Open(context, write.caller.tenant, callers_.Again(*context)));
@@ -257,9 +256,9 @@ KvCacheService::Unary* KvCacheService::Stats(Context* context, const v1::StatsRe
 grpc::ServerWriteReactor<v1::EventBatch>* KvCacheService::WatchEvents(
     Context* context, const v1::WatchEventsRequest* request) {
   Watchers::Call call;
-  const RequestLog::Request noted = log_.Begin(RpcMethod::kWatchEvents, *context);
+  RequestLog::Request noted = log_.Begin(RpcMethod::kWatchEvents, *context);
   const absl::Status status = [&] {
-    KV_ASSIGN_OR_RETURN(call.caller, Admit(*context, Verb::kStats));
+    KV_ASSIGN_OR_RETURN(call.caller, Admit(*context, Verb::kStats, &noted));
     KV_ASSIGN_OR_RETURN(call.from, FirstEvent(*request));
     KV_ASSIGN_OR_RETURN(call.stream,
                         streams_.Open(context, call.caller.tenant, callers_.Again(*context)));
@@ -363,7 +362,7 @@ void KvCacheService::FillStats(const Caller& caller, v1::StatsReply* reply) cons
   reply->set_incarnation(store_->incarnation());
   v1::HostTier* const host = reply->mutable_host();
   host->set_capacity_bytes(stats.arena.capacity_bytes);
-  host->set_chunk_bytes(stats.arena.chunk_bytes);
+  host->set_chunk_bytes(own.chunk_bytes);
   host->set_used_bytes(own.used_bytes);
   host->set_leased_bytes(own.leased_bytes);
   host->set_blocks(own.entries);

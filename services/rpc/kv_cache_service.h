@@ -69,7 +69,9 @@ class KvCacheService final : public KvCacheServiceBase {
  private:
   // Whether the call may run at all: a caller that may do this, and a deadline.
   // Without a verb any of them is enough.
-  absl::StatusOr<Caller> Admit(const Context& context, std::optional<Verb> verb);
+  // Notes the caller's tenant, of a caller who may not do this, too.
+  absl::StatusOr<Caller> Admit(const Context& context, std::optional<Verb> verb,
+                               RequestLog::Request* noted);
   // Admits, runs, counts and finishes one call.
   template <typename Request, typename Run>
   Unary* Serve(RpcMethod method, std::optional<Verb> verb, Context* context, const Request& request,

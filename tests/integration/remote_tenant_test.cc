@@ -90,7 +90,7 @@ TEST_F(RemoteTenantTest, StatisticsAreTheCachesOwn) {
   const PoolStats& own = stats.pools.front();
   EXPECT_EQ(told->incarnation, cache_->incarnation());
   EXPECT_EQ(told->capacity_bytes, stats.arena.capacity_bytes);
-  EXPECT_EQ(told->chunk_bytes, stats.arena.chunk_bytes);
+  EXPECT_EQ(told->chunk_bytes, own.chunk_bytes);
   EXPECT_EQ(told->used_bytes, own.used_bytes);
   EXPECT_EQ(told->blocks, 3u);
   EXPECT_EQ(told->lookups, own.lookups);
