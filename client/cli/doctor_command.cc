@@ -85,7 +85,15 @@ void Examine(const Context& context, const DoctorFlags& flags, Findings* finding
   if (!client.ok()) {
     const std::string text(client.status().message());
     std::string action = "start kvarved, or name its socket with --endpoint";
-    if (SomebodyListens(context.endpoint)) {
+    if (!context.endpoint.starts_with(kUnixScheme)) {
+      action =
+          absl::IsUnauthenticated(client.status()) || absl::IsPermissionDenied(client.status())
+              ? "the daemon is there and refuses these credentials: see `kvarve token inspect`, "
+                "--token-file and --tls-certificate-file"
+              : "see that kvarved runs there and serves blocks at this address (rpc.listen), "
+                "that nothing between filters it, and that --tls-ca-file is the authority of "
+                "its certificate";
+    } else if (SomebodyListens(context.endpoint)) {
       action = text.find("does not answer") != std::string::npos
                    ? "look at the process (ps -C kvarved -o pid,stat): if it is stopped (T), kill "
                      "-CONT lets it go on; else a longer --timeout, or start it again"

@@ -1,5 +1,6 @@
 // kvarve: the command-line client of kvarved.
 #include <signal.h>
+#include <stdlib.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -51,6 +52,8 @@ int Refuse(const CLI::App& app, const CLI::Error& error, const std::vector<std::
 int Main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_DFL);
 #ifdef KVARVE_WITH_GRPC
+  // An error is said once, in our words; who wants gRPC's own lines sets the variable.
+  ::setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   client::UseGrpc();
 #endif
   Context context;

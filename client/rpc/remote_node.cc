@@ -60,6 +60,12 @@ absl::Status Lost(const absl::Status& status) {
   return status.code() == absl::StatusCode::kUnavailable ? status : absl::OkStatus();
 }
 
+std::string NotServed(const Endpoint& endpoint) {
+  return endpoint.address +
+         " does not serve this; is it the port of administration (rpc.admin_listen; blocks are at "
+         "rpc.listen), or a daemon of an older version?";
+}
+
 }  // namespace
 
 void PrepareContext(grpc::ClientContext* context, const std::string& token,
@@ -268,6 +274,9 @@ absl::Status RemoteNode::Call(absl::FunctionRef<absl::Status()> body) {
     const bool refused = absl::IsUnauthenticated(status) || absl::IsCancelled(status);
     if (!refused || !Renewed(before)) break;
   }
+  if (absl::IsUnimplemented(status) && status.message().empty()) {
+    return absl::UnimplementedError(NotServed(endpoint_));
+  }
   if (absl::IsDeadlineExceeded(status)) {  // gRPC says that and no more
     return absl::DeadlineExceededError(absl::StrCat(endpoint_.address,
                                                     " did not answer in time (trace ",
@@ -333,9 +342,7 @@ absl::Status RemoteNode::Hello(const NodeLinkPtr& on, int64_t deadline_nanos) {
   v1::HelloReply reply;
   const absl::Status status = FromGrpc(on->stub->Hello(&context, request, &reply));
   if (absl::IsUnimplemented(status)) {
-    return absl::UnimplementedError(endpoint_.address +
-                                    " serves no blocks; is it the port of administration "
-                                    "(rpc.admin_listen)? Blocks are at rpc.listen");
+    return absl::UnimplementedError(NotServed(endpoint_));
   }
   KV_RETURN_IF_ERROR(status);
   if (static_cast<size_t>(reply.namespaces_size()) != named.size()) {
