@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -66,8 +67,8 @@ class EventWatch final : public EventStream {
   ~EventWatch() override {
     if (!stamp_.InChild()) return;
     // Their locks and threads are the parent's.
-    static_cast<void>(new std::shared_ptr<RunStream>(std::move(stream_)));
-    static_cast<void>(new NodeLinkPtr(std::move(link_)));
+    static_cast<void>(new (std::nothrow) std::shared_ptr<RunStream>(std::move(stream_)));
+    static_cast<void>(new (std::nothrow) NodeLinkPtr(std::move(link_)));
   }
 
   // The daemon's first batch says where the stream begins.
@@ -101,7 +102,8 @@ class EventWatch final : public EventStream {
       over_ = batch.status();
       return over_;
     }
-    return *std::move(batch) ? **std::move(batch) : EventBatch{next_, {}};
+    if (!batch->has_value()) return EventBatch{next_, {}};
+    return **std::move(batch);
   }
 
   void Cancel() override {
