@@ -10,10 +10,10 @@
 #include "client/cpp/client.h"
 #include "client/cpp/engine/block_ports.h"
 #include "client/rpc/grpc_plane.h"
-#include "services/rpc/rpc_fixture_testing.h"
 #include "storage/base/mutex.h"
 #include "storage/testing/block_generator.h"
 #include "storage/testing/seeded_random.h"
+#include "tests/integration/remote_fixture_testing.h"
 
 namespace kvarve {
 namespace {
@@ -25,37 +25,10 @@ using testing::IsBlock;
 using testing::KeyChain;
 using testing::MakeBlock;
 
-constexpr int64_t kLong = 60'000'000'000;
 constexpr uint64_t kBlock = 16384;
 
-class RemoteClientTest : public RpcFixture {
+class RemoteClientTest : public RemoteFixture {
  protected:
-  RemoteClientTest() { client::UseGrpc(); }
-  ClientOptions Options() const {
-    ClientOptions options;
-    options.endpoint = "kvarve://127.0.0.1:" + std::to_string(server_->port());
-    options.token_file = options_.auth.token_file;
-    options.staging_bytes = 32 << 20;
-    options.timeout_nanos = options.put_timeout_nanos = kLong;
-    return options;
-  }
-  std::unique_ptr<Client> Connect() const {
-    std::unique_ptr<Client> client = Client::Create(Options()).value();
-    EXPECT_EQ(client->WaitReady(kLong), absl::OkStatus());
-    return client;
-  }
-  static std::vector<PutOutcome> Put(Client& client, ClientNamespace ns,
-                                     std::span<const BlockKey> keys, uint64_t block_bytes) {
-    std::vector<std::vector<std::byte>> blocks;
-    std::vector<const std::byte*> sources;
-    for (const BlockKey& key : keys) blocks.push_back(MakeBlock(0, key, block_bytes));
-    for (const auto& block : blocks) sources.push_back(block.data());
-    PutChain chain;
-    chain.keys = keys;
-    const absl::StatusOr<std::vector<PutOutcome>> outcomes = client.Put(ns, chain, sources);
-    EXPECT_TRUE(outcomes.ok()) << outcomes.status();
-    return outcomes.value_or(std::vector<PutOutcome>());
-  }
   // Reads and compares; how many.
   static size_t Get(Client& client, ClientNamespace ns, std::span<const BlockKey> keys,
                     uint64_t block_bytes) {

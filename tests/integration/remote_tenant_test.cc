@@ -11,8 +11,8 @@
 #include "client/cpp/client.h"
 #include "client/rpc/grpc_plane.h"
 #include "client/trace/trace.h"
-#include "services/rpc/rpc_fixture_testing.h"
 #include "storage/testing/block_generator.h"
+#include "tests/integration/remote_fixture_testing.h"
 
 namespace kvarve {
 namespace {
@@ -23,34 +23,13 @@ using ::testing::HasSubstr;
 using testing::KeyChain;
 using testing::MakeBlock;
 
-constexpr int64_t kLong = 60'000'000'000;
 constexpr uint64_t kBlock = 16384;
 
-class RemoteTenantTest : public RpcFixture {
+class RemoteTenantTest : public RemoteFixture {
  protected:
-  RemoteTenantTest() { client::UseGrpc(); }
-  ClientOptions Options() const {
-    ClientOptions options;
-    options.endpoint = "kvarve://127.0.0.1:" + std::to_string(server_->port());
-    options.token_file = options_.auth.token_file;
-    options.staging_bytes = 32 << 20;
-    options.timeout_nanos = options.put_timeout_nanos = kLong;
-    return options;
-  }
-  std::unique_ptr<Client> Connect() const {
-    std::unique_ptr<Client> client = Client::Create(Options()).value();
-    EXPECT_EQ(client->WaitReady(kLong), absl::OkStatus());
-    return client;
-  }
   static std::vector<PutOutcome> Put(Client& client, ClientNamespace ns,
                                      std::span<const BlockKey> keys) {
-    std::vector<std::vector<std::byte>> blocks;
-    std::vector<const std::byte*> sources;
-    for (const BlockKey& key : keys) blocks.push_back(MakeBlock(0, key, kBlock));
-    for (const auto& block : blocks) sources.push_back(block.data());
-    PutChain chain;
-    chain.keys = keys;
-    return client.Put(ns, chain, sources).value();
+    return RemoteFixture::Put(client, ns, keys, kBlock);
   }
   struct Seen {
     std::vector<std::string> what;  // "stored 0": the kind, and which of the keys
