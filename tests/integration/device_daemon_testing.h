@@ -16,7 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <set>
+#include <map>
 #include <thread>
 
 #include "client/cpp/client.h"
@@ -99,17 +99,18 @@ class DeviceDaemonTest : public ::testing::Test {
     EXPECT_TRUE(client->WaitReady(kPatience).ok()) << client->State().last_error;
     return client;
   }
-  // Keys that the hook told, as often as they were.
-  std::set<std::array<uint8_t, 32>> Completed() const {
+  // Keys that the hook told, each with its place in the order in which blocks became complete (the
+  // last one, where a block was written again).
+  std::map<std::array<uint8_t, 32>, size_t> Completed() const {
     std::ifstream in(folder_ + "/completed", std::ios::binary);
-    std::set<std::array<uint8_t, 32>> keys;
+    std::map<std::array<uint8_t, 32>, size_t> places;
     char line[40];
-    while (in.read(line, sizeof(line))) {
+    for (size_t place = 0; in.read(line, sizeof(line)); ++place) {
       std::array<uint8_t, 32> key;
       std::memcpy(key.data(), line, key.size());
-      keys.insert(key);
+      places[key] = place;
     }
-    return keys;
+    return places;
   }
   // Until lookups find all that they will: the daemon recovers in the background.
   static void WaitRecovered(Client& client) {

@@ -17,10 +17,13 @@ using testing::kMiBytes;
 
 using DeviceRestartTest = testing::DeviceDaemonTest;
 
-// Killed at random moments under load; what is asked for has not gone round with the ring, so all
-// of it that was complete is there.
+// Killed at random moments under load; all that was complete is there, unless the ring went round
+// since: a fast machine writes more than the device holds.
 TEST_F(DeviceRestartTest, KilledAtRandomItLosesNoCompleteBlock) {
   constexpr uint64_t kBytes = 64 << 10;
+  // So many newest blocks (1.1 GiB with their frames) are on the device in any case: each of 60
+  // starts leaves at most one segment of 32 MiB unfilled, which makes 1.9 of its 3 GiB.
+  constexpr size_t kSurelyThere = 16'000;
   testing::SeededRandom random(20);
   Make(96 * kMiBytes, 3072 * kMiBytes, 32 * kMiBytes);
   const int cycles = IsLong() ? 200 : 30;
@@ -61,6 +64,12 @@ TEST_F(DeviceRestartTest, KilledAtRandomItLosesNoCompleteBlock) {
     next_chain = chains.load();
 
     const auto completed = Completed();
+    size_t newest = 0;
+    for (const auto& [key, place] : completed) newest = std::max(newest, place);
+    const auto is_there = [&](const BlockKey& key) {
+      const auto found = completed.find(key.bytes);
+      return found != completed.end() && found->second + kSurelyThere > newest;
+    };
     const bool loses_catalogue = random.OneIn(4);
     if (loses_catalogue) std::filesystem::remove_all(folder_ + "/catalogue");
     Start();
@@ -68,21 +77,22 @@ TEST_F(DeviceRestartTest, KilledAtRandomItLosesNoCompleteBlock) {
     const ClientNamespace ns = Open(*client, kBytes);
     WaitRecovered(*client);
     uint64_t missing = 0, checked = 0;
-    // All chains of the last cycles, and each tenth of the past: in the long run they have gone
-    // with the ring.
+    // All chains of the last cycles, and each tenth of the past; not in the long run, whose many
+    // starts leave more unfilled.
     for (uint64_t c = 0; c < next_chain; ++c) {
       if (c + 400 < next_chain && (IsLong() || c % 10 != static_cast<uint64_t>(cycle) % 10)) {
         continue;
       }
       const std::vector<BlockKey> chain = KeyChain(c, 8);
       size_t expected = 0;
-      while (expected < chain.size() && completed.contains(chain[expected].bytes)) ++expected;
+      while (expected < chain.size() && is_there(chain[expected])) ++expected;
       if (expected == 0) continue;
       checked += expected;
       const size_t got = Get(*client, ns, std::span(chain).first(expected), kBytes);
       missing += expected - got;
     }
-    EXPECT_EQ(missing, 0u) << "cycle " << cycle << ", catalogue lost: " << loses_catalogue;
+    EXPECT_EQ(missing, 0u) << "cycle " << cycle << ", of " << checked << ", written " << newest + 1
+                           << ", catalogue lost: " << loses_catalogue;
     all_checked += checked;
     End(SIGKILL);
   }
