@@ -25,8 +25,10 @@ namespace kvarve::perf {
 namespace {
 
 constexpr uint64_t kCapacity = 512 * kMiB;
-constexpr uint64_t kRoundBytes = 256 * kMiB;
-constexpr uint64_t kPutBytes = BenchClient::kStagingBytes;  // of one put
+// Many short turns: a virtual machine's speed changes within seconds, and both sides of a ratio
+// shall see the same.
+constexpr uint64_t kRoundBytes = BenchClient::kStagingBytes;  // one put
+constexpr int kTurns = 31;
 constexpr uint64_t kSizes[] = {64 * kKiB, 256 * kKiB, kMiB, 4 * kMiB};
 constexpr double kSpeedGate = 0.9;
 constexpr double kReadCpuGate = 0.28;  // core-seconds a GB, of the server
@@ -85,11 +87,6 @@ std::vector<BlockKey> RoundKeys(uint64_t block_bytes, uint64_t round) {
   return testing::KeyChain(block_bytes / kKiB * 100 + round, kRoundBytes / block_bytes);
 }
 
-void PutRound(Remote* remote, ClientNamespace ns, std::span<const BlockKey> keys,
-              uint64_t block_bytes) {
-  remote->client->Fill(ns, keys, kPutBytes / block_bytes);
-}
-
 void GetRound(Remote* remote, ClientNamespace ns, std::span<const BlockKey> keys,
               uint64_t block_bytes) {
   std::vector<std::byte*> to(keys.size());
@@ -127,12 +124,12 @@ void RunSize(BenchTable* table, Remote* remote, uint64_t block_bytes, bool tls) 
   const uint64_t count = kRoundBytes / block_bytes;
   const ClientNamespace ns = remote->client->Open(block_bytes, "rpc");
   std::vector<Cost> mine, bare;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kTurns; ++round) {
     const auto my_turn = [&] {
       const std::vector<BlockKey> keys = RoundKeys(block_bytes, static_cast<uint64_t>(round));
       mine.push_back(Measure(remote->daemon->pid(), kRoundBytes,
-                             [&] { PutRound(remote, ns, keys, block_bytes); }));
-      if (round + 1 < kRounds) remote->client->Invalidate(ns);
+                             [&] { remote->client->Fill(ns, keys, count); }));
+      if (round + 1 < kTurns) remote->client->Invalidate(ns);
     };
     if (round % 2 == 0) my_turn();
     bare.push_back(Measure(remote->bare->pid(), kRoundBytes,
@@ -142,10 +139,10 @@ void RunSize(BenchTable* table, Remote* remote, uint64_t block_bytes, bool tls) 
   AddRows(table, prefix + "write/" + SizeText(block_bytes), mine, bare, std::nullopt);
 
   // What the last round stored.
-  const std::vector<BlockKey> keys = RoundKeys(block_bytes, kRounds - 1);
+  const std::vector<BlockKey> keys = RoundKeys(block_bytes, kTurns - 1);
   mine.clear();
   bare.clear();
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kTurns; ++round) {
     const auto my_turn = [&] {
       mine.push_back(Measure(remote->daemon->pid(), kRoundBytes,
                              [&] { GetRound(remote, ns, keys, block_bytes); }));
@@ -172,8 +169,16 @@ void RunTransport(BenchTable* table, bool tls) {
     }
   }
   if (sizes.empty()) return;
+  // A processor for each side, or the scheduler decides how fast both are.
+  const std::vector<int> cpus = AllowedCpus();
+  const PinnedTo client(cpus.front());
   absl::StatusOr<Remote> remote = MakeRemote(tls);
   if (!remote.ok()) return table->Fail("rpc", remote.status().ToString());
+  for (const int pid : {remote->daemon->pid(), remote->bare->pid()}) {
+    if (const absl::Status pinned = PinProcess(pid, cpus.back()); !pinned.ok()) {
+      return table->Fail("rpc", pinned.ToString());
+    }
+  }
   for (const uint64_t size : sizes) RunSize(table, &*remote, size, tls);
 }
 
