@@ -37,11 +37,15 @@ PutOutcome OutcomeOf(int result) {
   }
 }
 
+// Both sides still have so much in their caches when they come to it again: the daemon copies a
+// frame when it is there, and here it is sent right after it was summed.
+constexpr uint64_t kFrameBytes = 256 << 10;
+static_assert(kFrameBytes <= frames::kMaxPayloadBytes);
 // About ten microseconds of summing.
 constexpr uint64_t kSummedAtOnce = 128 << 10;
 
-// Sends the opening and the blocks of a run. A block's checksum goes with its first frame; it is
-// made while the frames before are on their way.
+// Sends the opening and the blocks of a run. A block's checksum goes with its last frame; each
+// frame is summed while the one before is on its way.
 class BlockSender {
  public:
   BlockSender(const OpenNamespaceInfo& info, std::span<const BlockKey> keys, const std::byte* first,
@@ -59,39 +63,47 @@ class BlockSender {
 
  private:
   bool SendBlock(size_t i) {
-    while (SumPiece()) {  // what is left of it
-    }
     frames::FrameFields fields;
     fields.index = static_cast<uint32_t>(i);
-    fields.checksum = sum_;
-    BeginSum(i + 1);
     for (uint64_t offset = 0; offset < info_.block_bytes;) {
-      const uint64_t bytes = std::min(info_.block_bytes - offset, frames::kMaxPayloadBytes);
+      while (SumPiece()) {  // what is left of this frame
+      }
+      const uint64_t bytes = FrameBytes(offset);
+      const bool is_whole = offset + bytes == info_.block_bytes;
       fields.offset = offset;
+      if (is_whole) {
+        fields.checksum = sum_;
+        BeginSum(i + 1);
+      } else {
+        sum_until_ += FrameBytes(offset + bytes);
+      }
       const frames::FrameHeader header(frames::Kind::kWrite, fields, bytes);
       const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()),
                                     source_.Slice(i * info_.block_bytes + offset, bytes)};
+      if (!Write(grpc::ByteBuffer(slices, 2), is_whole && i + 1 == keys_.size())) return false;
       offset += bytes;
-      const bool is_last = offset == info_.block_bytes && i + 1 == keys_.size();
-      if (!Write(grpc::ByteBuffer(slices, 2), is_last)) return false;
-      fields.checksum.reset();
     }
     return true;
   }
   bool Write(const grpc::ByteBuffer& frame, bool is_last) {
     return stream_->Write(frame, is_last, [this] { return SumPiece(); });
   }
+  uint64_t FrameBytes(uint64_t offset) const {
+    return std::min(info_.block_bytes - offset, kFrameBytes);
+  }
 
   void BeginSum(size_t block) {
-    block_ = block;
-    summed_ = 0;
-    if (block < keys_.size()) sum_ = ChecksumSeed(info_.id, keys_[block], info_.block_bytes);
+    summed_ = sum_until_ = 0;
+    if (block == keys_.size()) return;
+    to_sum_ = source_.data + block * info_.block_bytes;
+    sum_ = ChecksumSeed(info_.id, keys_[block], info_.block_bytes);
+    sum_until_ = FrameBytes(0);
   }
-  // A piece of the block's checksum. False: there is no more of it.
+  // A piece of the next frame's part of its block's checksum. False: there is no more of it.
   bool SumPiece() {
-    if (block_ == keys_.size() || summed_ == info_.block_bytes) return false;
-    const uint64_t bytes = std::min(kSummedAtOnce, info_.block_bytes - summed_);
-    sum_ = BlockChecksum(sum_, source_.data + block_ * info_.block_bytes + summed_, bytes);
+    if (summed_ == sum_until_) return false;
+    const uint64_t bytes = std::min(kSummedAtOnce, sum_until_ - summed_);
+    sum_ = BlockChecksum(sum_, to_sum_ + summed_, bytes);
     summed_ += bytes;
     return true;
   }
@@ -100,9 +112,10 @@ class BlockSender {
   const std::span<const BlockKey> keys_;
   const PutSource source_;
   RunStream* const stream_;
-  // The checksum that is being made.
-  size_t block_ = 0;
-  uint64_t sum_ = 0, summed_ = 0;
+  // The checksum that is being made: of which block, of how many of its bytes, and of how many it
+  // shall be before the next frame goes.
+  const std::byte* to_sum_ = nullptr;
+  uint64_t sum_ = 0, summed_ = 0, sum_until_ = 0;
 };
 
 }  // namespace

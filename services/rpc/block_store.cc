@@ -73,8 +73,8 @@ class CacheBlockStore final : public BlockStore {
     }
     return lease;
   }
-  absl::Status Put(const PutRequest& request, std::span<PutResult> results) override {
-    return cache_->Put(request, results);
+  absl::StatusOr<std::unique_ptr<BlockPut>> BeginPut(const PutRequest& request) override {
+    return cache_->BeginPut(request);
   }
 
   PinAnswer Pin(const NamespaceInfo& ns, std::span<const BlockKey> keys, int64_t ttl_nanos,

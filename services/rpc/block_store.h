@@ -1,5 +1,5 @@
 // What the gRPC services ask of the node: the seam between the wire and the store. THREADS: any.
-// BLOCKS: never on I/O; Put for the copies.
+// BLOCKS: never on I/O; a BlockPut for the copies.
 #ifndef KVARVE_SERVICES_RPC_BLOCK_STORE_H_
 #define KVARVE_SERVICES_RPC_BLOCK_STORE_H_
 
@@ -63,7 +63,8 @@ class BlockStore {
   // A lease on the leading blocks found in memory; its end may come on any thread.
   virtual BlockLease Acquire(const NamespaceInfo& ns, std::span<const BlockKey> keys,
                              uint64_t request_id) = 0;
-  virtual absl::Status Put(const PutRequest& request, std::span<PutResult> results) = 0;
+  // Cache::BeginPut.
+  virtual absl::StatusOr<std::unique_ptr<BlockPut>> BeginPut(const PutRequest& request) = 0;
   virtual PinAnswer Pin(const NamespaceInfo& ns, std::span<const BlockKey> keys, int64_t ttl_nanos,
                         uint64_t request_id) = 0;
   // False: the tenant has no such pin, or it is over.

@@ -46,7 +46,7 @@ class FakeStore : public BlockStore {
   BlockLease Acquire(const NamespaceInfo&, std::span<const BlockKey>, uint64_t) override {
     return {};
   }
-  absl::Status Put(const PutRequest&, std::span<PutResult>) override {
+  absl::StatusOr<std::unique_ptr<BlockPut>> BeginPut(const PutRequest&) override {
     return absl::UnimplementedError("not asked here");
   }
   PinAnswer Pin(const NamespaceInfo&, std::span<const BlockKey>, int64_t, uint64_t) override {

@@ -1,6 +1,6 @@
 // A server whose store counts without a lock, in one kind of call: `rpc_planted_race Lookup` (a
-// unary call), `Acquire` (a stream that is written to), `Put` (one that is read from). Two clients
-// call once each, and the calls meet; ThreadSanitizer must say so. Built under it only.
+// unary call), `Acquire` (a stream that is written to), `BeginPut` (one that is read from). Two
+// clients call once each, and the calls meet; ThreadSanitizer must say so. Built under it only.
 #include <grpcpp/grpcpp.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,11 +36,10 @@ class PlantedStore final : public FakeStore {
     ++counted_;  // the race
     return {};
   }
-  absl::Status Put(const PutRequest&, std::span<PutResult> results) override {
+  absl::StatusOr<std::unique_ptr<BlockPut>> BeginPut(const PutRequest&) override {
     Meet();
     ++counted_;  // the race
-    results[0] = PutResult::kStored;
-    return absl::OkStatus();
+    return absl::UnavailableError("it is planted");
   }
 
  private:

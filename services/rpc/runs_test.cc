@@ -29,11 +29,12 @@ TEST_F(RunsTest, RandomBlocksComeBack) {
     const std::string packed = RandomBytes(count * ns.key_bytes(), random);
     std::vector<std::string> blocks;
     for (size_t i = 0; i < count; ++i) blocks.push_back(RandomBytes(size, random));
-    // Of any split, checksums in the first frame of each block.
+    // Of any split, checksums in the first frame of each block or in its last.
     const Written written =
         Write(OpenOf(ns, packed), blocks, 1 + random() % (2 << 20), [&](v1::WriteFrame* frame) {
-          if (frame->has_open() || frame->offset() != 0) return;
           const size_t i = frame->index();
+          const bool is_last = frame->offset() + frame->payload().size() == size;
+          if (frame->has_open() || (i % 2 == 0 ? frame->offset() != 0 : !is_last)) return;
           frame->set_checksum(ChecksumOf(ns, packed, i, blocks[i]));
         });
     ASSERT_TRUE(written.status.ok()) << written.status.error_message();
@@ -180,14 +181,17 @@ TEST_F(RunsTest, AWrongChecksumStoresNothing) {
   Start();
   const v1::Namespace ns = Open(TestDescriptor(4096));
   const std::string packed = std::string(32, 'a') + std::string(32, 'b') + std::string(32, 'c');
-  const Written written =
-      Write(OpenOf(ns, packed), std::vector<std::string>(3, std::string(4096, 'z')), 4096,
-            [&](v1::WriteFrame* frame) {
-              if (frame->index() == 1) frame->set_checksum(12345);
-            });
-  EXPECT_THAT(written.results,
-              ElementsAre(v1::PUT_STORED, v1::PUT_REJECTED_CHECKSUM, v1::PUT_REJECTED_PARENT));
-  EXPECT_EQ(Read(ns, packed).blocks.size(), 1u);
+  for (const uint64_t at : {0u, 3000u}) {  // in a block's first frame, in its last
+    store_->Invalidate(store_->Namespaces()[0].handle);
+    const Written written =
+        Write(OpenOf(ns, packed), std::vector<std::string>(3, std::string(4096, 'z')), 1000 + at,
+              [&](v1::WriteFrame* frame) {
+                if (frame->index() == 1 && frame->offset() >= at) frame->set_checksum(12345);
+              });
+    EXPECT_THAT(written.results,
+                ElementsAre(v1::PUT_STORED, v1::PUT_REJECTED_CHECKSUM, v1::PUT_REJECTED_PARENT));
+    EXPECT_EQ(Read(ns, packed).blocks.size(), 1u);
+  }
 }
 
 // A write that goes on after it was answered must not break anything.
@@ -226,6 +230,13 @@ TEST_F(RunsTest, NoSpaceAnswersEarly) {
   EXPECT_EQ(full.results[0], v1::PUT_REJECTED_NO_SPACE);
   EXPECT_EQ(full.results[23], v1::PUT_REJECTED_PARENT);
   EXPECT_GT(full.retry_after_ms, 0u);
+  // Of a block in many frames the first one is enough.
+  const uint64_t before = server_->Stats().write_bytes;
+  const Written many = Write(OpenOf(ns, RandomBytes(32 * 24, random)),
+                             std::vector<std::string>(24, std::string(1 << 20, 'c')), 4096);
+  ASSERT_TRUE(many.status.ok()) << many.status.error_message();
+  EXPECT_EQ(many.results[0], v1::PUT_REJECTED_NO_SPACE);
+  EXPECT_EQ(server_->Stats().write_bytes - before, 4096u);
   cache_->ReleaseAll(&account);
 }
 
@@ -308,8 +319,13 @@ TEST_F(RunsTest, AStreamThatNeverWritesIsGivenUp) {
   v1::WriteFrame frame;
   *frame.mutable_open() = OpenOf(ns, std::string(32, 'a'));
   ASSERT_TRUE(writer->Write(frame));
+  frame.Clear();
+  frame.set_payload(std::string(1000, 'a'));
+  ASSERT_TRUE(writer->Write(frame));  // of the block, whose place is taken from here on
+  EXPECT_TRUE(Eventually([&] { return cache_->Stats().arena.used_bytes == 1 << 20; }));
   EXPECT_TRUE(Eventually([&] { return server_->Stats().streams.stalled == 1; }));
   EXPECT_EQ(writer->Finish().error_code(), grpc::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return cache_->Stats().arena.used_bytes == 0; }));
 }
 
 TEST_F(RunsTest, LimitsOfARun) {

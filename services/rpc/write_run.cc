@@ -40,8 +40,8 @@ v1::PutResult ResultOf(PutResult result) {
 
 bool Taken(v1::PutResult result) { return result == v1::PUT_STORED || result == v1::PUT_EXISTS; }
 
-// While a block is stored the next frame comes: gRPC may tell of it in another thread, and whoever
-// is storing takes it then.
+// While a frame is copied the next one comes: gRPC may tell of it in another thread, and whoever is
+// copying takes it then.
 class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   explicit Reactor(WriteRun run) : run_(std::move(run)) {
@@ -84,7 +84,7 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   bool Work(std::optional<bool> arrived) {
     if (!arrived) return false;
     if (!*arrived) {  // no more frames, or no more peer
-      if (!opened_ || !pieces_.front().empty() || results_.empty()) {
+      if (!opened_ || offset_ != 0 || results_.empty()) {
         End(absl::InvalidArgumentError("the stream ended inside a block, or without one"));
       } else {
         Answer();
@@ -117,15 +117,13 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       return is_taken;
     }
     KV_RETURN_IF_ERROR(CheckPlace(frame));
-    if (frame.fields.offset == 0) expected_ = frame.fields.checksum;
-    pieces_.front().insert(pieces_.front().end(), frame.payload.begin(), frame.payload.end());
-    held_.push_back(std::move(slices));  // as a whole: a small slice has its bytes in itself
-    offset_ += frame.payload_bytes;
-    bytes_ += frame.payload_bytes;
-    const bool is_whole = offset_ == ns_.block_bytes;
+    const bool is_whole = offset_ + frame.payload_bytes == ns_.block_bytes;
     if (!is_whole || results_.size() + 1 < keys_.size()) Read();
-    if (!is_whole) return true;
-    KV_RETURN_IF_ERROR(Store());
+    KV_RETURN_IF_ERROR(Store(frame, is_whole));
+    // A block that exists comes to its end all the same; one that is refused does not.
+    if (!is_whole && (result_ == v1::PUT_UNSPECIFIED || Taken(result_))) return true;
+    results_.push_back(std::exchange(result_, v1::PUT_UNSPECIFIED));
+    offset_ = 0;
     return Taken(results_.back()) && results_.size() < keys_.size();
   }
 
@@ -149,7 +147,7 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     request_id_ = open.request_id();
     recompute_us_ = open.recompute_us();
     opened_ = true;
-    // The block that is put together, and the frame that comes meanwhile.
+    // The block that is put together, in its place, and the frame that comes meanwhile.
     if (run_.stream->TakeBytes(ns_.block_bytes +
                                std::min(ns_.block_bytes, frames::kMaxPayloadBytes))) {
       return true;
@@ -175,28 +173,36 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     return absl::OkStatus();
   }
 
-  // A whole block has come.
-  absl::Status Store() {
+  // Copies a frame to where its block will be; result_: as soon as it is known.
+  absl::Status Store(const frames::Frame& frame, bool is_whole) {
+    if (offset_ == 0) KV_RETURN_IF_ERROR(Begin());
+    offset_ += frame.payload_bytes;
+    bytes_ += frame.payload_bytes;
+    if (put_ == nullptr) return absl::OkStatus();
+    if (frame.fields.checksum) expected_ = frame.fields.checksum;
+    for (const frames::Piece piece : frame.payload) put_->Append(piece);
+    return is_whole || !put_->wants_bytes() ? FinishPut() : absl::OkStatus();
+  }
+  absl::Status Begin() {
     const size_t i = results_.size();
     PutRequest put;
     put.ns = ns_.handle;
     put.parent = i > 0 ? std::optional<BlockKey>(keys_[i - 1]) : parent_;
     put.first_depth = first_depth_ + static_cast<uint32_t>(i);
     put.keys = std::span(keys_).subspan(i, 1);
-    put.pieces = pieces_;
-    if (expected_) put.expected = {&*expected_, 1};
     put.request_id = request_id_;
     put.recompute_us = recompute_us_;
     put.quota_status = &quota_;
     put.retry_after_nanos = &retry_nanos_;
-    PutResult result = PutResult::kRejectedPolicy;
-    const absl::Status stored = run_.store->Put(put, {&result, 1});
-    const bool is_damaged = stored.code() == absl::StatusCode::kDataLoss;
-    if (!is_damaged && !stored.ok()) return stored;
-    results_.push_back(is_damaged ? v1::PUT_REJECTED_CHECKSUM : ResultOf(result));
-    pieces_.front().clear();
-    held_.clear();
-    offset_ = 0;
+    expected_.reset();
+    KV_ASSIGN_OR_RETURN(put_, run_.store->BeginPut(put));
+    return absl::OkStatus();
+  }
+  absl::Status FinishPut() {
+    const absl::StatusOr<PutResult> result = std::exchange(put_, nullptr)->Finish(expected_);
+    const bool is_damaged = result.status().code() == absl::StatusCode::kDataLoss;
+    if (!is_damaged) KV_RETURN_IF_ERROR(result.status());
+    result_ = is_damaged ? v1::PUT_REJECTED_CHECKSUM : ResultOf(*result);
     return absl::OkStatus();
   }
 
@@ -219,6 +225,7 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   }
   void End(const absl::Status& status) {
     status_ = status;
+    put_.reset();
     ns_.open.reset();  // the caller may have its answer long before gRPC is done with the call
     Finish(ToGrpc(status));
   }
@@ -238,10 +245,12 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   uint32_t recompute_us_ = 0;
 
   grpc::ByteBuffer frame_;
-  std::vector<BlockPieces> pieces_{1};  // of the block that is coming, in the slices of held_
-  std::vector<std::vector<grpc::Slice>> held_;
-  uint64_t offset_ = 0;  // bytes of it that have come
+  // Of the block that is coming: its bytes that have come, the checksum that was promised, and what
+  // became of it.
+  std::unique_ptr<BlockPut> put_;  // null: that is known
+  uint64_t offset_ = 0;
   std::optional<uint64_t> expected_;
+  v1::PutResult result_ = v1::PUT_UNSPECIFIED;
   std::vector<v1::PutResult> results_;
   absl::Status quota_;
   int64_t retry_nanos_ = 0;

@@ -1,8 +1,8 @@
-// WriteRun: frames come, whole blocks go into the cache, copied once from gRPC's own slices. A
-// stream holds one block's frames at most, and pays for them in advance: a node that has no room
-// for that sheds the stream at its first frame.
+// WriteRun: frames come and are copied, once and while they are hot, from gRPC's own slices to
+// where their block will be in the cache. A stream holds one block's place and a frame at most, and
+// pays for them in advance: a node that has no room for that sheds the stream at its first frame.
 //
-// THREADS: gRPC's.  BLOCKS: for a block's copy.
+// THREADS: gRPC's.  BLOCKS: for a frame's copy.
 #ifndef KVARVE_SERVICES_RPC_WRITE_RUN_H_
 #define KVARVE_SERVICES_RPC_WRITE_RUN_H_
 

@@ -155,24 +155,34 @@ enum class PutResult : uint8_t {
 inline constexpr size_t kPutResults = 8;
 std::string_view PutResultName(PutResult result);
 
-using BlockPieces = std::vector<std::span<const std::byte>>;
-
 struct PutRequest {
   NamespaceHandle ns = 0;
   std::optional<BlockKey> parent;  // claimed parent of the first block; none: a root
   uint32_t first_depth = 0;        // of the first block
   std::span<const BlockKey> keys;  // one chain: each is the parent of the next
   std::span<const std::byte* const>
-      sources;  // block_bytes each; another process may be writing there
-  // Instead of sources: each block in pieces that together have block_bytes, in memory that nobody
-  // writes meanwhile (as a network's buffers are).
-  std::span<const BlockPieces> pieces = {};
-  std::span<const uint64_t> expected = {};  // checksums to compare with; empty: none are
+      sources;                // block_bytes each; another process may be writing there
   uint64_t request_id = 0;    // touches are once a (namespace, request id, block); 0: each time
   uint32_t recompute_us = 0;  // cost of one block to the engine; 0: unknown
   // Given the reason when a block is kRejectedQuota, with the numbers: ResourceExhausted.
   absl::Status* quota_status = nullptr;
   int64_t* retry_after_nanos = nullptr;  // and when it is worth trying again
+};
+
+// A block that is being put in pieces, in memory that nobody writes meanwhile (as a network's
+// buffers are). It has its slot from the begin on, and nobody sees it before it is finished.
+// THREADS: one at a time. The cache, and what the request points to, outlive it.
+class BlockPut {
+ public:
+  // Not finished: the slot is free again, and nothing was put.
+  virtual ~BlockPut() = default;
+  // False: what becomes of it is known without its bytes.
+  virtual bool wants_bytes() const = 0;
+  // The next bytes. REQUIRES: while they are wanted, no more than the block has.
+  virtual void Append(std::span<const std::byte> piece) = 0;
+  // Once, when all bytes that are wanted have come. InvalidArgument: they have not. DataLoss: they
+  // have another checksum than `expected`.
+  virtual absl::StatusOr<PutResult> Finish(std::optional<uint64_t> expected) = 0;
 };
 
 // One tenant's pool and what it did.
@@ -266,9 +276,10 @@ class Cache {
   void ExpireHolds();
 
   // Stores a chain of blocks; writes one result a block. InvalidArgument: sizes that do not match.
-  // DataLoss: a block to be stored has another checksum than expected; it and those after it are
-  // not.
   absl::Status Put(const PutRequest& request, std::span<PutResult> results);
+  // Begins to store one block whose bytes come bit by bit, and of which `request` has the key and
+  // no source. InvalidArgument: as of Put.
+  absl::StatusOr<std::unique_ptr<BlockPut>> BeginPut(const PutRequest& request);
 
   // One access to the leading blocks found, without a lease; returns how many.
   size_t Touch(NamespaceHandle ns, std::span<const BlockKey> keys, uint64_t request_id);

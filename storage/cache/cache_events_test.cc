@@ -1,4 +1,4 @@
-// Events, puts in pieces and eviction by request. The oracle of events is the cache itself: who
+// Events and eviction by request. The oracle of events is the cache itself: who
 // replays them all knows exactly the blocks that lookups find.
 #include <gtest/gtest.h>
 
@@ -128,55 +128,6 @@ TEST_F(CacheEventsTest, TheWindowEnds) {
   EXPECT_EQ(events[0].key, keys[2]);
   EXPECT_EQ(events[0].depth, 2u);
   EXPECT_EQ(*cache_->Events(7, 2, &events), 7u);
-}
-
-TEST_F(CacheEventsTest, PiecesMakeTheSameBlock) {
-  Make(0);
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(seed);
-  std::mt19937_64 random(seed);
-  const NamespaceInfo ns = *cache_->OpenNamespace(Descriptor("a", "x"));
-  LeaseAccount account;
-  for (uint64_t round = 0; round < 20; ++round) {
-    std::vector<std::byte> block(kBlockBytes);
-    for (std::byte& byte : block) byte = static_cast<std::byte>(random());
-    std::vector<BlockPieces> pieces(1);
-    for (size_t at = 0; at < block.size();) {
-      const size_t size =
-          std::min<size_t>(random() % (random() % 2 == 0 ? 100 : 70'000), block.size() - at);
-      pieces[0].push_back(std::span(block).subspan(at, size));
-      at += size;
-    }
-    const BlockKey key = KeyOf(round);
-    PutRequest request;
-    request.ns = ns.handle;
-    request.keys = {&key, 1};
-    request.pieces = pieces;
-    PutResult result;
-    ASSERT_TRUE(cache_->Put(request, {&result, 1}).ok());
-    EXPECT_EQ(result, PutResult::kStored);
-    const AcquireResult read = cache_->Acquire(ns.handle, {&key, 1}, &account, 0);
-    ASSERT_EQ(read.grants.size(), 1u);
-    EXPECT_EQ(std::memcmp(cache_->Data(read.grants[0].slot), block.data(), kBlockBytes), 0);
-    EXPECT_EQ(read.grants[0].checksum,
-              BlockChecksum(ChecksumSeed(ns.id, key, kBlockBytes), block.data(), kBlockBytes));
-    cache_->Release(read.lease, &account);
-    // Of another checksum than promised, it is not stored; nor is one that is too short.
-    const BlockKey other = KeyOf(round + 1000);
-    const uint64_t wrong = 1, right = BlockChecksum(ChecksumSeed(ns.id, other, kBlockBytes),
-                                                    block.data(), kBlockBytes);
-    request.keys = {&other, 1};
-    request.expected = {&wrong, 1};
-    EXPECT_EQ(cache_->Put(request, {&result, 1}).code(), absl::StatusCode::kDataLoss);
-    EXPECT_EQ(cache_->Lookup(ns.handle, {&other, 1}), 0u);
-    request.expected = {&right, 1};
-    EXPECT_TRUE(cache_->Put(request, {&result, 1}).ok());
-    EXPECT_EQ(result, PutResult::kStored);
-    request.expected = {};
-    pieces[0].pop_back();
-    EXPECT_FALSE(cache_->Put(request, {&result, 1}).ok());
-  }
-  cache_->ReleaseAll(&account);
 }
 
 TEST_F(CacheEventsTest, EvictTakesLeavesOfOneTenantAndNoLeasedBlock) {
