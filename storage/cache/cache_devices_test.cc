@@ -253,6 +253,21 @@ TEST(CacheDevicesTest, BeyondTheWriteBudgetPutsStayInMemory) {
   EXPECT_GT(node.Stats().not_admitted_blocks[static_cast<size_t>(NotAdmitted::kBudget)], 48u);
 }
 
+// A daemon that is killed again and again must not write a full bucket after each start.
+TEST(CacheDevicesTest, TheWriteBudgetOutlivesACrash) {
+  TestNode node({.drive_writes_per_day = 0.05});  // as above; a block is half an hour's worth
+  ASSERT_EQ(node.PutAll(node.Open(), KeyChain(1, 40)), 40u);
+  ASSERT_TRUE(node.WaitDevices());
+  EXPECT_GT(node.Stats().written_blocks, 4u);
+  for (uint64_t start = 2; start < 4; ++start) {
+    node.Crash();
+    ASSERT_TRUE(node.WaitDevices());
+    ASSERT_EQ(node.PutAll(node.Open(), KeyChain(start, 40)), 40u);
+    ASSERT_TRUE(node.WaitDevices());
+    EXPECT_LE(node.Stats().written_blocks, 1u);
+  }
+}
+
 // More keys than are looked at in one hold of the mutex, and more bytes than a load may pin.
 TEST(CacheDevicesTest, ALookupCountsOfDevicesWhatALoadMayBring) {
   constexpr size_t kMore = 40;

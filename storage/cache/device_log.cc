@@ -22,6 +22,8 @@ constexpr int64_t kOfferNanos = 250'000'000;
 constexpr uint32_t kReadFailuresMax = 64;  // in a row, until nothing of the device is used
 // What probes read, at least: of several sizes, so that a fixed part can be told from one a byte.
 constexpr std::array<uint64_t, LoadModel::kLeast> kProbeBytes = {1, 1 << 20, 4 << 20};
+// Of what the write budget's bucket holds: so much may be written before its level is kept again.
+constexpr double kBucketParts = 64;
 // How often a block may be carried on from a segment that ends.
 constexpr uint8_t kLivesMax = 3;
 
@@ -67,6 +69,8 @@ absl::StatusOr<std::shared_ptr<DeviceLog>> DeviceLog::Open(DeviceTier* tier, uin
   tier->cache().device_memory.Add(made->device_.get());
   const auto level = made->catalogue_->GetMeta(BudgetName(made->log_->superblock()));
   if (level.has_value()) made->budget_.Restore(*level, WallSeconds());
+  made->kept_level_ = made->budget_.level_bytes();
+  made->kept_seconds_ = made->NowSeconds();
   return made;
 }
 
@@ -100,6 +104,20 @@ void DeviceLog::SaveBudget() {
     level = budget_.Save(WallSeconds());
   }
   catalogue_->PutMeta(BudgetName(log_->superblock()), level).IgnoreError();  // counted there
+}
+
+void DeviceLog::KeepBudget() {
+  {
+    MutexLock lock(&tier_.cache().mutex);
+    if (budget_.unlimited()) return;
+    const double now = NowSeconds();
+    const double refilled = budget_.bytes_per_second() * (now - kept_seconds_);
+    const double told = std::min(budget_.burst_bytes(), kept_level_ + refilled);  // to a start now
+    if (told - budget_.level_bytes() <= budget_.burst_bytes() / kBucketParts) return;
+    kept_level_ = budget_.level_bytes();
+    kept_seconds_ = now;
+  }
+  SaveBudget();
 }
 
 DeviceStats DeviceLog::Stats() const {
@@ -203,7 +221,10 @@ void DeviceLog::Flush() {
     }
     tier_.DropStale(&batch);
     tier_.EncodeAll(&batch);
-    if (!batch.empty()) log_->Append(StreamClass::kFresh, batch);
+    if (!batch.empty()) {
+      KeepBudget();  // before a byte of it is written
+      log_->Append(StreamClass::kFresh, batch);
+    }
     bool is_last = false;
     {
       MutexLock lock(&queue_mutex_);

@@ -88,6 +88,8 @@ class DeviceLog final : public LogOwner {
   void Obey(const Order& order);
   void ScrubIfDue();
   void OfferIfDue();
+  // Keeps the budget's level for a start after a kill, unless what is kept says about as much.
+  void KeepBudget();
   void Give(const Order& order);
 
   DeviceTier& tier_;
@@ -105,6 +107,7 @@ class DeviceLog final : public LogOwner {
   int64_t scrubbed_nanos_ = 0;  // of the flusher alone, as the next
   uint64_t scrubbed_segment_ = 0;
   int64_t offered_nanos_ = 0;
+  double kept_level_ = 0, kept_seconds_ = 0;
 
   mutable Mutex queue_mutex_;
   CondVar queue_changed_;
