@@ -1,5 +1,8 @@
 #include "storage/catalogue/catalogue.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -78,6 +81,62 @@ TEST_F(CatalogueTest, APlaceThatCannotBeWrittenIsDoneWithout) {
   const OpenedCatalogue opened = OpenCatalogue(path_);
   EXPECT_TRUE(opened.memory);
   FillAndCheck(opened.catalogue.get());
+}
+
+// No file of this process may be longer, as on a full disk.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit limit{bytes, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FileLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+TEST_F(CatalogueTest, AFullDiskIsDoneWithoutAndCostsNothing) {
+  for (const bool exists : {false, true}) {
+    if (exists) {
+      ASSERT_TRUE(OpenCatalogue(path_).catalogue->Put(kTwo, 1, "kept").ok());
+    }
+    const FileLimit full(0);
+    const OpenedCatalogue opened = OpenCatalogue(path_);
+    EXPECT_TRUE(opened.memory);
+    EXPECT_FALSE(opened.rebuilt);
+    EXPECT_FALSE(opened.reason.empty());
+    FillAndCheck(opened.catalogue.get());
+  }
+  EXPECT_EQ(OpenCatalogue(path_).catalogue->Get(kTwo, 1), "kept");
+}
+
+// RocksDB's own assertions must not end the process: neither at the next write nor at the close.
+TEST_F(CatalogueTest, ADiskThatGetsFullCostsTheCatalogueAndNothingElse) {
+  for (const rlim_t bytes : {0, 1 << 20, 10 << 20}) {
+    OpenedCatalogue opened = OpenCatalogue(path_);
+    ASSERT_FALSE(opened.memory) << opened.reason;
+    ASSERT_TRUE(opened.catalogue->Put(kOne, 1, "early").ok());
+    {
+      const FileLimit full(bytes);
+      uint64_t id = 2;
+      while (id < 1000 && opened.catalogue->Put(kOne, id, std::string(100'000, 'v')).ok()) ++id;
+      EXPECT_LT(id, 1000u);
+      EXPECT_GT(opened.catalogue->errors(), 0u);
+      for (; id < 1100; ++id) EXPECT_FALSE(opened.catalogue->Put(kOne, id, "more").ok());
+      EXPECT_FALSE(opened.catalogue->PutMeta("budget", "12").ok());
+      EXPECT_FALSE(opened.catalogue->Delete(kOne, 1).ok());
+      const auto early = opened.catalogue->Get(kOne, 1);
+      EXPECT_TRUE(!early.has_value() || *early == "early");
+      opened.catalogue.reset();
+    }
+    const OpenedCatalogue again = OpenCatalogue(path_);
+    ASSERT_FALSE(again.memory) << again.reason;
+    EXPECT_EQ(again.catalogue->Segments(kOne), std::vector<uint64_t>{});
+    EXPECT_TRUE(again.catalogue->Put(kTwo, 1, "works").ok());
+  }
 }
 
 // Each file of the database in turn is damaged. Whatever RocksDB makes of it, the catalogue opens,
