@@ -7,10 +7,12 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 #include <thread>
@@ -18,6 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "storage/base/clock.h"
 #include "storage/base/status_macros.h"
+#include "storage/base/units.h"
 #include "storage/io/io_request.h"
 
 namespace kvarve {
@@ -47,6 +50,21 @@ absl::Status OpenError(const std::string& path, int error) {
     default:
       return absl::InternalError(absl::StrFormat("%s: open: %s", path, ErrorText(error)));
   }
+}
+
+// What the filesystem cannot have room for is refused before it takes all that there is, from
+// whoever else writes there. An upper bound: what is reserved for root counts as free.
+absl::Status CheckSpace(const DeviceFile& file, uint64_t bytes) {
+  struct stat facts;
+  struct statvfs space;
+  if (::fstat(file.fd.get(), &facts) != 0 || ::fstatvfs(file.fd.get(), &space) != 0)
+    return absl::OkStatus();
+  const uint64_t held = static_cast<uint64_t>(facts.st_blocks) * 512;
+  const uint64_t free = static_cast<uint64_t>(space.f_bfree) * space.f_frsize;
+  if (bytes <= held || bytes - held <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("%s: no space for %s: its filesystem has %s free; free some, or ask for less",
+                      file.path, FormatBytes(bytes), FormatBytes(free)));
 }
 
 int Open(const std::string& path, int flags) {
@@ -103,6 +121,13 @@ absl::StatusOr<DeviceFile> OpenDeviceFile(const std::string& path,
   if (::lstat(path.c_str(), &before) == 0 && S_ISBLK(before.st_mode)) flags |= O_EXCL;
   DeviceFile file;
   file.path = path;
+  if (options.create) {
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    if (!folder.empty() && ::access(folder.c_str(), F_OK) != 0 && errno == ENOENT) {
+      return absl::NotFoundError(
+          absl::StrFormat("%s: there is no folder %s: make it first", path, folder.string()));
+    }
+  }
   if (options.direct) {
     file.fd.reset(Open(path, flags | O_DIRECT));
     file.direct = file.fd.valid();
@@ -138,10 +163,15 @@ absl::Status AllocateFile(DeviceFile* file, uint64_t bytes) {
   int error = bytes < file->bytes && ::ftruncate(file->fd.get(), static_cast<off_t>(bytes)) != 0
                   ? errno
                   : 0;
+  if (error == 0) KV_RETURN_IF_ERROR(CheckSpace(*file, bytes));
   if (error == 0) error = ::posix_fallocate(file->fd.get(), 0, static_cast<off_t>(bytes));
+  // What it was given until then is given back.
+  if (error != 0 && ::ftruncate(file->fd.get(), static_cast<off_t>(file->bytes)) != 0) {
+    return OpenError(file->path, errno);
+  }
   if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
     return absl::ResourceExhaustedError(absl::StrFormat(
-        "%s: no space for %d bytes: free some, or ask for less", file->path, bytes));
+        "%s: no space for %s: free some, or ask for less", file->path, FormatBytes(bytes)));
   }
   if (error != 0) return OpenError(file->path, error);
   file->bytes = bytes;

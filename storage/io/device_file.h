@@ -35,7 +35,7 @@ absl::StatusOr<DeviceFile> OpenDeviceFile(const std::string& path,
                                           const DeviceFileOptions& options);
 
 // Gives a regular file exactly `bytes`, with blocks of the filesystem behind all of them.
-// ResourceExhausted: no space.
+// ResourceExhausted: no space; the file is as long as before, or shorter if that was asked for.
 absl::Status AllocateFile(DeviceFile* file, uint64_t bytes);
 
 }  // namespace kvarve

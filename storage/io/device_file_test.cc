@@ -2,8 +2,11 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "storage/base/abseil.h"
+#include "storage/io/io_request.h"
 
 namespace kvarve {
 namespace {
@@ -85,11 +89,49 @@ TEST_F(DeviceFileTest, CreatesAndAllocates) {
   EXPECT_EQ(fs::file_size(Path("new")), 1u << 16);
 }
 
-TEST_F(DeviceFileTest, NoSpaceIsResourceExhausted) {
+TEST_F(DeviceFileTest, NoSpaceIsResourceExhaustedAndTakesNone) {
   auto file = OpenDeviceFile(Path("new"), {.create = true});
   ASSERT_TRUE(file.ok());
-  const absl::Status status = AllocateFile(&*file, 1ull << 60);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  ASSERT_TRUE(AllocateFile(&*file, 1 << 20).ok());
+  struct statvfs space;
+  ASSERT_EQ(::statvfs(folder_.c_str(), &space), 0);
+  const uint64_t all = static_cast<uint64_t>(space.f_blocks) * space.f_frsize;
+  for (const uint64_t bytes : {uint64_t{1} << 60, all + (16 << 20)}) {
+    const absl::Status status = AllocateFile(&*file, bytes / kIoUnit * kIoUnit);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_THAT(std::string(ToStd(status.message())), HasSubstr("free"));
+    struct stat facts;
+    ASSERT_EQ(::stat(Path("new").c_str(), &facts), 0);
+    EXPECT_EQ(facts.st_size, 1 << 20);
+    EXPECT_LE(facts.st_blocks * 512, 2 << 20);
+  }
+}
+
+// What the check of the space does not see: the file is as it was.
+TEST_F(DeviceFileTest, AnAllocationThatFailsHalfwayIsTakenBack) {
+  constexpr int kNotAllowed = 77;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{8 << 20, RLIM_INFINITY};
+    auto file = OpenDeviceFile(Path("a"), {.create = true});
+    if (!file.ok() || !AllocateFile(&*file, 1 << 20).ok()) ::_exit(kNotAllowed);
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(kNotAllowed);
+    const bool refused = absl::IsResourceExhausted(AllocateFile(&*file, 16 << 20));
+    ::_exit(refused && fs::file_size(Path("a")) == 1 << 20 && file->bytes == 1 << 20 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNotAllowed) GTEST_SKIP() << "no limit can be set here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(DeviceFileTest, AFolderThatIsMissingIsNamed) {
+  const auto file = OpenDeviceFile(Path("no/such"), {.create = true});
+  EXPECT_EQ(file.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(ToStd(file.status().message())),
+              HasSubstr("there is no folder " + Path("no")));
 }
 
 // ramfs has no direct I/O. In a mount namespace of a child, so that nothing stays.

@@ -141,10 +141,9 @@ absl::StatusOr<Superblock> FormatOpenDevice(Device* device, const FormatOptions&
 
 absl::StatusOr<Superblock> FormatDevice(const std::string& path, const FormatOptions& options) {
   struct stat before;
-  if (options.bytes > 0 && ::lstat(path.c_str(), &before) != 0) {
-    // Before there is a file that would be left behind.
-    KV_RETURN_IF_ERROR(CheckSizes(path, options.bytes, options.segment_bytes));
-  }
+  const bool is_new = options.bytes > 0 && ::lstat(path.c_str(), &before) != 0;
+  // Before there is a file that would be left behind.
+  if (is_new) KV_RETURN_IF_ERROR(CheckSizes(path, options.bytes, options.segment_bytes));
   KV_ASSIGN_OR_RETURN(DeviceFile file, OpenDeviceFile(path, {.create = options.bytes > 0}));
   const uint64_t bytes =
       options.bytes > 0 && !file.block_device ? options.bytes / kUnit * kUnit : file.bytes;
@@ -161,9 +160,14 @@ absl::StatusOr<Superblock> FormatDevice(const std::string& path, const FormatOpt
   }
   FormatOptions inner = options;
   inner.force = true;
-  KV_RETURN_IF_ERROR(AllocateFile(&file, bytes));
-  const std::unique_ptr<Device> device = NewDevice(std::move(file), {});
-  return FormatOpenDevice(device.get(), inner);
+  const absl::StatusOr<Superblock> made = [&]() -> absl::StatusOr<Superblock> {
+    KV_RETURN_IF_ERROR(AllocateFile(&file, bytes));
+    const std::unique_ptr<Device> device = NewDevice(std::move(file), {});
+    return FormatOpenDevice(device.get(), inner);
+  }();
+  // The next start would take it for something of somebody else's.
+  if (!made.ok() && is_new) ::unlink(path.c_str());
+  return made;
 }
 
 absl::StatusOr<Superblock> ReadSuperblock(Device* device, const DeviceUuid* expected) {

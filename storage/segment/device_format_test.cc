@@ -102,6 +102,9 @@ TEST_F(DeviceFormatTest, SaysASizeThatIsEnoughAndLeavesNoFileOfAnother) {
   options_.overwrite = false;
   EXPECT_THAT(Text(FormatDevice(path_, options_).status()), HasSubstr("give it 1025MiB, or"));
   EXPECT_FALSE(fs::exists(path_));
+  options_.bytes = 1ull << 50;
+  EXPECT_THAT(Text(FormatDevice(path_, options_).status()), HasSubstr("no space"));
+  EXPECT_FALSE(fs::exists(path_));
   options_.bytes = 1025 * kMiB;
   EXPECT_TRUE(FormatDevice(path_, options_).ok());
 }
