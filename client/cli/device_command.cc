@@ -45,7 +45,7 @@ class Progress {
 };
 
 struct FormatFlags {
-  std::string path, size, segment = "256MiB";
+  std::string path, size, segment;
   bool force = false, quick = false;
 };
 
@@ -56,9 +56,12 @@ int Format(const Context& context, const FormatFlags& flags) {
     if (!bytes.ok()) return ReportUsage(context, "--size must be a size, for example 100GiB");
     options.bytes = *bytes;
   }
-  const auto segment = ParseBytes(flags.segment);
-  if (!segment.ok()) return ReportUsage(context, "--segment must be a size, for example 256MiB");
-  options.segment_bytes = *segment;
+  if (options.bytes > 0) options.segment_bytes = SegmentBytesFor(options.bytes);
+  if (!flags.segment.empty()) {
+    const auto segment = ParseBytes(flags.segment);
+    if (!segment.ok()) return ReportUsage(context, "--segment must be a size, for example 256MiB");
+    options.segment_bytes = *segment;
+  }
   options.force = flags.force;
   options.overwrite = !flags.quick;
   Progress progress("writing");
@@ -252,7 +255,8 @@ void AddDeviceCommand(CLI::App* app, Context* context) {
   const auto flags = std::make_shared<FormatFlags>();
   format->add_option("PATH", flags->path, "File or block device")->required();
   format->add_option("--size", flags->size, "Of a file, for example 100GiB");
-  format->add_option("--segment", flags->segment, "Of a segment")->capture_default_str();
+  format->add_option("--segment", flags->segment,
+                     "Of a segment; default: 256MiB, less where --size has no room for eight");
   format->add_flag("--force", flags->force, "Even if it holds something that is not ours");
   format->add_flag("--quick", flags->quick, "Without writing every page once: slower at first");
   format->callback([=] { context->command = [=] { return Format(*context, *flags); }; });

@@ -17,10 +17,7 @@ namespace {
 absl::Status Make(const NvmeOptions& nvme, const std::string& path) {
   FormatOptions format;
   format.bytes = nvme.device_bytes;
-  // At least eight segments.
-  while (format.segment_bytes > kMinSegmentBytes && format.segment_bytes * 8 > format.bytes) {
-    format.segment_bytes /= 2;
-  }
+  format.segment_bytes = SegmentBytesFor(format.bytes);
   KvLog(LogLevel::kInfo, "makes a device",
         {{"device", path}, {"bytes", FormatBytes(format.bytes)}});
   int told = 0;

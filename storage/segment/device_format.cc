@@ -109,6 +109,12 @@ void FillRandom(const FormatOptions& options, std::span<uint8_t> bytes) {
 
 }  // namespace
 
+uint64_t SegmentBytesFor(uint64_t device_bytes) {
+  uint64_t bytes = FormatOptions().segment_bytes;
+  while (bytes > kMinSegmentBytes && bytes * 8 > device_bytes) bytes /= 2;
+  return bytes;
+}
+
 absl::StatusOr<Superblock> FormatOpenDevice(Device* device, const FormatOptions& options) {
   const uint64_t bytes = device->info().bytes;
   KV_RETURN_IF_ERROR(CheckSizes(device->info().path, bytes, options.segment_bytes));

@@ -17,6 +17,10 @@ namespace kvarve {
 
 inline constexpr uint64_t kMinSlots = 4;  // two open, one to reclaim, one to move into
 
+// What segments of a device of that size should be at most: 256 MiB, and less where that would make
+// fewer than eight of them.
+uint64_t SegmentBytesFor(uint64_t device_bytes);
+
 struct FormatOptions {
   uint64_t bytes = 0;  // of a regular file; 0: what it has. A block device is used whole.
   uint64_t segment_bytes = 256ull << 20;
