@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "absl/strings/str_format.h"
@@ -56,6 +57,13 @@ std::unique_ptr<Catalogue> OpenCatalogueOf(const NvmeOptions& nvme) {
 }
 
 absl::Status AddDeviceOf(const NvmeOptions& nvme, const std::string& path, Cache* cache) {
+  // The open below would wait for the daemon's own lock, and take it for another process's.
+  const CacheStats stats = cache->Stats();
+  if (stats.devices.has_value() &&
+      std::ranges::find(stats.devices->devices, path, &DeviceStats::path) !=
+          stats.devices->devices.end()) {
+    return absl::AlreadyExistsError(path + " serves this daemon already");
+  }
   const bool is_new = ::access(path.c_str(), F_OK) != 0 && nvme.device_bytes > 0;
   if (is_new) KV_RETURN_IF_ERROR(Make(nvme, path));
   DeviceOptions options;

@@ -32,6 +32,7 @@ class DeviceLog final : public LogOwner {
 
   uint32_t number() const { return number_; }
   const std::string& path() const { return device_->info().path; }
+  const DeviceUuid& uuid() const { return log_->superblock().uuid; }
   void Start();  // the threads
 
   // ---- Under the cache's mutex.

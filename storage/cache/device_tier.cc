@@ -11,6 +11,7 @@
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
 #include "storage/cache/device_log.h"
+#include "storage/segment/device_format.h"
 
 namespace kvarve {
 namespace {
@@ -78,11 +79,20 @@ std::shared_ptr<DeviceLog> DeviceTier::device(uint32_t number) const { return de
 
 absl::Status DeviceTier::Add(std::unique_ptr<Device> device) {
   uint32_t number = 0;
+  KV_ASSIGN_OR_RETURN(const Superblock superblock, ReadSuperblock(device.get(), nullptr));
   {
     MutexLock lock(&cache_.mutex);
     for (const auto& known : Devices()) {
-      if (known->path() != device->info().path) continue;
-      return absl::AlreadyExistsError(known->path() + " is in use already");
+      if (known->path() == device->info().path) {
+        return absl::AlreadyExistsError(known->path() + " is in use already");
+      }
+      // The catalogue would take the tables of one for the other's.
+      if (known->uuid() == superblock.uuid) {
+        return absl::AlreadyExistsError(
+            absl::StrFormat("%s is a copy of %s, which is in use (both are device %s): remove one, "
+                            "or format it anew",
+                            device->info().path, known->path(), UuidText(superblock.uuid)));
+      }
     }
     number = static_cast<uint32_t>(devices_.size());
     devices_.emplace_back();
