@@ -242,6 +242,36 @@ TEST(CacheDevicesTest, ADeviceThatTakesNoWritesLeavesPutsInMemory) {
   EXPECT_EQ(node.Read(ns, good), 8u);
 }
 
+// One of which nothing can be read any more is switched off, and the rest goes on without it. At
+// the next start it is tried again.
+TEST(CacheDevicesTest, ADeviceThatCannotBeReadIsSwitchedOff) {
+  TestNode node({});
+  const std::vector<BlockKey> chain = KeyChain(1, 100), later = KeyChain(2, 8);
+  ASSERT_EQ(node.PutAll(node.Open(), chain), 100u);
+  ASSERT_TRUE(node.WaitDevices());
+  node.Crash();
+  ASSERT_TRUE(node.WaitDevices());
+  NamespaceInfo ns = node.Open();
+  node.faults().Set(&testing::DeviceFaults::fail_reads, true);
+  size_t tried = 0;
+  for (; tried < 80 && node.Stats().devices[0].state == DeviceState::kReady; ++tried) {
+    EXPECT_EQ(node.Load(ns, std::span(chain).subspan(tried, 1)), 0u);
+  }
+  EXPECT_EQ(node.Stats().devices[0].state, DeviceState::kOff);
+  EXPECT_GT(tried, 8u);  // not for a few bad blocks
+  node.faults().Set(&testing::DeviceFaults::fail_reads, false);
+  EXPECT_EQ(node.Load(ns, std::span(chain).subspan(tried)), 0u);
+  ASSERT_EQ(node.PutAll(ns, later), 8u);
+  EXPECT_EQ(node.Read(ns, later), 8u);
+  EXPECT_GT(node.Stats().not_admitted_blocks[static_cast<size_t>(NotAdmitted::kOff)], 0u);
+  node.Crash();
+  ASSERT_TRUE(node.WaitDevices());
+  EXPECT_EQ(node.Stats().devices[0].state, DeviceState::kReady);
+  ns = node.Open();
+  EXPECT_EQ(node.Read(ns, chain), 100u);
+  EXPECT_EQ(node.Read(ns, later), 0u);
+}
+
 TEST(CacheDevicesTest, BeyondTheWriteBudgetPutsStayInMemory) {
   TestNode node({.drive_writes_per_day = 0.05});  // 256 MiB: a bucket of 3 MiB
   const NamespaceInfo ns = node.Open();
