@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_format.h"
 #include "storage/base/log.h"
@@ -15,7 +18,10 @@
 namespace kvarve {
 namespace {
 
+// Under another name until it is whole: a start that is killed meanwhile leaves nothing that the
+// next one would take for something of somebody else's.
 absl::Status Make(const NvmeOptions& nvme, const std::string& path) {
+  const std::string unfinished = path + ".unfinished";
   FormatOptions format;
   format.bytes = nvme.device_bytes;
   format.segment_bytes = SegmentBytesFor(format.bytes);
@@ -29,7 +35,10 @@ absl::Status Make(const NvmeOptions& nvme, const std::string& path) {
     KvLog(LogLevel::kInfo, "makes a device",
           {{"device", path}, {"percent", absl::StrFormat("%d", tenth * 10)}});
   };
-  return FormatDevice(path, format).status();
+  KV_RETURN_IF_ERROR(FormatDevice(unfinished, format).status());
+  if (::rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrFormat("%s cannot be renamed to %s: %s", unfinished, path,
+                                             std::generic_category().message(errno)));
 }
 
 // A file keeps the size it was made with: that the setting is another one now changes nothing, and

@@ -140,6 +140,19 @@ class DaemonTest(DeviceCase):
         self.assertIn("keeps the size it was made with", daemon.log())
         self.assertEqual(os.path.getsize(self.path("a")), 64 << 20)
 
+    def test_a_start_that_is_killed_while_it_makes_a_device(self):
+        daemon = self.serve("a", KVARVE_NVME_DEVICE_BYTES="2GiB", wait=False)
+        self.until(lambda: "makes a device" in daemon.log())
+        daemon.stop(signal.SIGKILL)
+        self.serve("a", KVARVE_NVME_DEVICE_BYTES="64MiB").stop()
+        # The same, whatever the moment was.
+        os.unlink(self.path("a"))
+        with open(self.path("a.unfinished"), "wb") as f:
+            f.truncate(1 << 30)
+        self.serve("a", KVARVE_NVME_DEVICE_BYTES="64MiB")
+        self.assertEqual(os.path.getsize(self.path("a")), 64 << 20)
+        self.assertFalse(os.path.exists(self.path("a.unfinished")))
+
     def test_a_start_that_is_refused(self):
         foreign = self.file("foreign", b"x" * (4 << 20))
         flags = (f"--socket.path={self.folder}/run/kvarved.sock", "--arena.capacity_bytes=256MiB", "--metrics.listen=off",
@@ -149,7 +162,7 @@ class DaemonTest(DeviceCase):
             answer = self.run_kvarved(*flags, f"--nvme.devices={device}", f"--nvme.device_bytes={size}")
             self.assertEqual(answer.returncode, 1, answer.stderr)
             self.assertIn(says, answer.stderr)
-            self.assertFalse(os.path.exists(self.path("none")))
+            self.assertEqual([name for name in os.listdir(self.folder) if name.startswith("none")], [])
 
 
 if __name__ == "__main__":
