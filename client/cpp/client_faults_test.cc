@@ -1,7 +1,7 @@
 // Goal: what a daemon does wrong costs a client its answers and nothing else: no wrong answer, no
 // crash, no hang beyond the time-out, and it recovers by itself. Method: the small daemon, told to
 // hang, lie, answer late, hang up, be replaced; time-outs are a minute where they must not strike
-// and milliseconds where they must.
+// and half a second where they must.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -27,7 +27,8 @@ using ::testing::HasSubstr;
 using Packet = std::span<const uint8_t>;
 using Peer = FakeDaemon::Peer;
 
-constexpr int64_t kShort = 100'000'000;
+// Strikes where nothing answers; what is answered takes less on a busy machine, too.
+constexpr int64_t kShort = 500'000'000;
 
 bool Is(const Header& header, Type type) { return header.type == static_cast<uint16_t>(type); }
 
@@ -208,7 +209,9 @@ TEST_F(FaultsTest, ARefusedNamespaceAnswersItsRefusal) {
 TEST_F(FaultsTest, UnsealedMemoryIsNotMapped) {
   StartDaemon({.seal = false});
   client_ = *Client::Create(options_);
-  EXPECT_EQ(client_->WaitReady(300'000'000).code(), absl::StatusCode::kDeadlineExceeded);
+  while (client_->State().last_error.empty()) {
+    ASSERT_EQ(client_->WaitReady(kShort).code(), absl::StatusCode::kDeadlineExceeded);
+  }
   EXPECT_THAT(client_->State().last_error, HasSubstr("sealed"));
 }
 

@@ -95,6 +95,7 @@ TEST_F(ClientTest, WorksWithoutADaemonAndJoinsOneThatAppears) {
   EXPECT_EQ(client_->Acquire(ns_, TestKeys(0, 3)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(client_->Stage(1).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(client_->Map(GrantSet()).status().code(), absl::StatusCode::kFailedPrecondition);
+  while (client_->State().last_error.empty()) std::this_thread::yield();
   const absl::Status waited = client_->WaitReady(30'000'000);
   EXPECT_EQ(waited.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(waited.message().data(), waited.message().size()),
