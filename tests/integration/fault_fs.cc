@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -35,9 +36,13 @@ bool Happens(const std::atomic<uint32_t>& one_in) {
   return true;
 }
 
+// A delay ends when the filesystem is healed.
 void Wait() {
-  if (const uint32_t micros = faults->delay_micros.load(); micros > 0) {
-    std::this_thread::sleep_for(std::chrono::microseconds(micros));
+  using std::chrono::microseconds;
+  constexpr microseconds kStep{20'000};
+  microseconds left{faults->delay_micros.load()};
+  for (; left.count() > 0 && faults->delay_micros.load() > 0; left -= kStep) {
+    std::this_thread::sleep_for(std::min(left, kStep));
   }
 }
 
