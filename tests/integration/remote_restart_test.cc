@@ -29,9 +29,7 @@ constexpr int kClients = 16;
 constexpr int kKills = 4;
 constexpr uint64_t kBlock = 128 << 10;
 constexpr int64_t kTimeout = 3'000'000'000;
-// How far past its deadline a call may come back: of 16 clients on a busy machine.
-constexpr int64_t kSlack = 1'000'000'000;
-constexpr int64_t kPatience = 120'000'000'000;
+constexpr int64_t kPatience = 60'000'000'000;
 
 int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
@@ -145,6 +143,21 @@ TEST_P(RemoteRestartTest, SixteenClientsGoOn) {
     for (const auto& life : lives) counts.push_back(life->good);
     return counts;
   };
+  // Everybody's calls end, with an answer or without.
+  const auto all_end_calls = [&](uint64_t count) {
+    const auto ended = [](const auto& life) { return life->good + life->refused; };
+    std::vector<uint64_t> begin;
+    for (const auto& life : lives) begin.push_back(ended(life));
+    const int64_t until = Now() + kPatience;
+    for (size_t i = 0; i < lives.size() && Now() < until;) {
+      if (ended(lives[i]) >= begin[i] + count) {
+        ++i;
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    }
+    return Now() < until;
+  };
   testing::SeededRandom random(std::random_device{}());
   EXPECT_TRUE(all_go_on(good()));
   for (int kill = 0; kill < kKills; ++kill) {
@@ -155,10 +168,11 @@ TEST_P(RemoteRestartTest, SixteenClientsGoOn) {
     daemon_.Start();
     EXPECT_TRUE(all_go_on(before)) << "after kill " << kill;
   }
-  // A daemon that hangs: its connections stay, and it says nothing.
+  // A daemon that hangs: its connections stay, and it says nothing. It hangs until everybody's call
+  // came back twice: once perhaps with an answer that was on its way.
   const std::vector<uint64_t> before = good();
   ASSERT_EQ(::kill(daemon_.pid(), SIGSTOP), 0);
-  std::this_thread::sleep_for(std::chrono::nanoseconds(kTimeout + kSlack));
+  EXPECT_TRUE(all_end_calls(2)) << "while the daemon hangs";
   ASSERT_EQ(::kill(daemon_.pid(), SIGCONT), 0);
   EXPECT_TRUE(all_go_on(before)) << "after a hang";
   stop = true;
@@ -174,9 +188,9 @@ TEST_P(RemoteRestartTest, SixteenClientsGoOn) {
   }
   std::printf("the longest call took %.3f s of its %.3f\n", static_cast<double>(longest) / 1e9,
               static_cast<double>(kTimeout) / 1e9);
-  EXPECT_LT(longest, kTimeout + kSlack);
-  EXPECT_GT(refused, 0u);  // the kills were felt
-  EXPECT_GT(late, 0u);     // and the hang
+  EXPECT_LT(longest, 3 * kTimeout);  // a busy machine gets twice as much again
+  EXPECT_GT(refused, 0u);            // the kills were felt
+  EXPECT_GT(late, 0u);               // and the hang
   EXPECT_GE(longest, kTimeout);
 }
 
