@@ -108,7 +108,8 @@ class ClientTest(Case):
         port = int(re.search(r"rpc_port=(\d+)", daemon.log()).group(1))
 
         def lookup(authority, client, expect):
-            return self.kvarve("lookup", *CHAIN, "--endpoint", f"kvarves://127.0.0.1:{port}", "--timeout", "300ms",
+            patience = "300ms" if expect == NO_DAEMON else "30s"
+            return self.kvarve("lookup", *CHAIN, "--endpoint", f"kvarves://127.0.0.1:{port}", "--timeout", patience,
                                "--tls-ca-file", f"{authority}/ca.pem", "--tls-certificate-file",
                                f"{client}/client-default.pem", "--tls-key-file", f"{client}/client-default.key",
                                expect=expect)
