@@ -359,6 +359,23 @@ TEST(CacheDevicesTest, WhatWasInMemoryAtAPoliteStopComesBackToIt) {
   EXPECT_EQ(node.Read(ns, branch), 50u);
 }
 
+// What only memory has is written then, as far as the budget goes, what was touched last first.
+TEST(CacheDevicesTest, APoliteStopWritesWhatOnlyMemoryHasHottestFirst) {
+  TestNode node({.drive_writes_per_day = 0.05, .admission = AdmissionStep::kSeenBefore});
+  const std::vector<BlockKey> old = KeyChain(1, 8), hot = KeyChain(2, 8);
+  NamespaceInfo ns = node.Open();
+  ASSERT_EQ(node.PutAll(ns, old), 8u);
+  ASSERT_EQ(node.PutAll(ns, hot), 8u);
+  EXPECT_EQ(node.Stats().written_blocks, 0u);
+  node.StopPolitely();
+  ASSERT_TRUE(node.WaitDevices());
+  ns = node.Open();
+  EXPECT_EQ(node.Read(ns, hot), 8u);
+  const size_t rest = node.Read(ns, old);
+  EXPECT_GT(rest, 0u);
+  EXPECT_LT(rest, 8u);
+}
+
 TEST(CacheDevicesTest, SeveralDevicesAreUsedAndOneLeavesWhileTheOtherServes) {
   TestNode node({.devices = 2});
   const NamespaceInfo ns = node.Open();
