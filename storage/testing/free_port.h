@@ -4,7 +4,9 @@
 
 namespace kvarve {
 
-// A TCP port of loopback that nobody listens on now; 0: there is none.
+// A TCP port of loopback that nobody has now; 0: there is none. Not one that the kernel gives to
+// whoever connects, if it can be: a client that tries to reach a daemon that is down would be given
+// the daemon's own port in the end, be connected to itself, and keep the daemon from coming back.
 int FreePort();
 
 }  // namespace kvarve
