@@ -201,7 +201,8 @@ TEST_F(EngineTransferTest, ShortStagingStoresTheLeadingPartAndADeadDaemonNothing
   const std::vector<BlockKey> keys = Keys(1, 30);
   const SaveResult saved = Save(keys, RandomPages(30));
   ASSERT_TRUE(saved.status.ok()) << saved.status;
-  EXPECT_EQ(saved.outcomes.size(), 22u);  // 15 in two units of 4 KiB, 7 in the third
+  // 15 in two units of 4 KiB, 7 in the third; more when the first put gave staging back in time.
+  EXPECT_GE(saved.outcomes.size(), 22u);
   EXPECT_EQ(scheduler_->Lookup(ns_, keys)->hit_blocks, saved.outcomes.size());
   server_->Stop();
   ASSERT_TRUE(Eventually([&] { return !putter_->State().connected; }));

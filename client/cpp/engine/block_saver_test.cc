@@ -39,6 +39,7 @@ struct Daemon {
   std::atomic<size_t> staging_bytes{1 << 20};
   absl::Status stage_error;  // instead of staging
   std::function<absl::StatusOr<std::vector<PutOutcome>>(const SeenPut&)> on_put;
+  Mutex gate;  // whoever holds it keeps puts waiting, and their staging taken
   Mutex mutex;
   std::vector<SeenPut> puts;
 };
@@ -71,6 +72,7 @@ class DaemonSink final : public BlockSink {
       MutexLock lock(&daemon_->mutex);
       daemon_->puts.push_back(put);
     }
+    { const MutexLock waits(&daemon_->gate); }
     if (daemon_->on_put) return daemon_->on_put(put);
     return std::vector<PutOutcome>(put.keys.size(), kStored);
   }
@@ -112,6 +114,11 @@ class BlockSaverTest : public ::testing::Test {
     for (const std::byte* byte : pages_.Bytes(std::span(job.page_ids).subspan(2 * i, 2), 0, 8))
       block.push_back(*byte);
     return block;
+  }
+  // No put gives staging back meanwhile.
+  absl::StatusOr<SaveAnswer> SaveBeforePuts(const SaveJob& job) {
+    const MutexLock lock(&daemon_.gate);
+    return saver_->Save(job);
   }
   SaveResult Await() {
     pollfd ready = {saver_->event_fd(), POLLIN, 0};
@@ -190,7 +197,7 @@ TEST_F(BlockSaverTest, PiecesContinueTheChain) {
 
 TEST_F(BlockSaverTest, WithoutStagingTheSuffixIsDropped) {
   SetStaging(5 * kBlockBytes);
-  const auto answer = saver_->Save(Job(1, 9));
+  const auto answer = SaveBeforePuts(Job(1, 9));
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->blocks, 5u);  // 9 and then 4 were asked for, then 4, 2, 1 of the rest
   EXPECT_EQ(answer->dropped.code(), absl::StatusCode::kResourceExhausted);
@@ -234,7 +241,7 @@ TEST_F(BlockSaverTest, BehindARejectedBlockNothingIsPut) {
     return outcomes;
   };
   SetStaging(6 * kBlockBytes);
-  ASSERT_TRUE(saver_->Save(Job(1, 7)).ok());  // pieces of 3, 3 (the seventh finds no staging)
+  ASSERT_TRUE(SaveBeforePuts(Job(1, 7)).ok());  // pieces of 3, 3 (the seventh finds no staging)
   const SaveResult result = Await();
   EXPECT_TRUE(result.status.ok());
   EXPECT_THAT(result.outcomes, ElementsAre(kExists, kExists, kRejectedNoSpace, kRejectedParent,
