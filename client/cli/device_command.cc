@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include "absl/strings/str_format.h"
@@ -85,6 +86,7 @@ class Lister final : public LogOwner {
  public:
   void OnRecovered(const SegmentTable& table) override {
     tables.push_back(table);
+    if (progress) progress(tables.size());
     for (const BlockRecord& record : table.records) {
       blocks += record.is_erase() ? 0 : 1;
       bytes += record.stored_len;
@@ -93,6 +95,7 @@ class Lister final : public LogOwner {
 
   std::vector<SegmentTable> tables;
   uint64_t blocks = 0, bytes = 0;
+  std::function<void(size_t)> progress;  // told how many tables there are
 };
 
 // A device as a daemon sees it at its start, with everything that it has listed. The daemon's lock
@@ -109,7 +112,15 @@ absl::StatusOr<std::unique_ptr<OpenLog>> OpenLogOf(const std::string& path) {
   KV_ASSIGN_OR_RETURN(open->device, OpenDevice(path, DeviceOptions()));
   KV_ASSIGN_OR_RETURN(open->log, SegmentLog::Open(open->device.get(), open->catalogue.get(),
                                                   &open->lister, LogOptions()));
+  const LogStats found = open->log->Stats();
+  uint64_t segments = 0;
+  for (int i = 0; i < kSlotStates; ++i) {
+    segments += i == static_cast<int>(SlotState::kFree) ? 0 : found.slots[i];
+  }
+  Progress progress("reading");
+  open->lister.progress = [&](size_t done) { progress.At(std::min(done, segments), segments); };
   KV_RETURN_IF_ERROR(open->log->Recover());
+  open->lister.progress = nullptr;
   return open;
 }
 

@@ -5,10 +5,13 @@ what is refused, and what the refusal says to do.
 usage: device_cli_test.py FOLDER_OF_BINARIES [TEST...]
 """
 import os
+import pty
 import shutil
 import signal
+import subprocess
 
-from daemon_case import BLOCK, CHAIN, FAILED, MISS, PROBLEM, USAGE, Case, main
+import daemon_case
+from daemon_case import BLOCK, CHAIN, FAILED, MISS, PROBLEM, USAGE, Case, environment, main
 
 SMALL = ("--size", "17MiB", "--segment", "1MiB", "--quick")
 
@@ -50,6 +53,17 @@ class FilesTest(DeviceCase):
         self.assertIn("16 segments of 1.00 MiB", self.kvarve("device", "format", self.path("b"), *SMALL).stdout)
         self.assertEqual(self.ask("device", "format", self.path("b"), "--size", "64MiB", "--quick")["segment_bytes"], 8 << 20)
 
+    def on_a_terminal(self, *command):
+        """What it writes to a standard error that is one."""
+        terminal, end = pty.openpty()
+        more = ("--size", "17MiB") if "format" in command else ()
+        subprocess.run([os.path.join(daemon_case.BINARIES, "kvarve"), *command, *more], stdout=subprocess.DEVNULL,
+                       stderr=end, env=environment(), timeout=60, check=True)
+        os.close(end)
+        shown = os.read(terminal, 1 << 16).decode()
+        os.close(terminal)
+        return shown
+
     def test_what_is_refused_says_what_to_do(self):
         def refused(*arguments, expect=FAILED):
             error = self.ask("device", *arguments, expect=expect)["error"]
@@ -84,6 +98,10 @@ class FilesTest(DeviceCase):
         self.assertIn("without a number", self.ask("device", "dump-segment", self.path("a"), "77", expect=FAILED)["error"]
                       ["message"])
         self.assertEqual(self.ask("device", "scrub", self.path("a"))["failed_blocks"], 0)
+        for command, does in (("inspect", ("reading",)), ("scrub", ("reading", "verifying")), ("format", ("writing",))):
+            shown = self.on_a_terminal("device", command, self.path("a" if command != "format" else "b"))
+            for what in does:
+                self.assertRegex(shown, what + r" \[#{40}\] 100 %")
         with open(self.path("a"), "r+b") as f:
             at = f.read().index(data[2 * BLOCK:2 * BLOCK + 64])
             f.seek(at)
