@@ -10,7 +10,6 @@
 #include "client/identity/certificate.h"
 #include "client/identity/token.h"
 #include "services/auth/auth_files.h"
-#include "services/auth/failure_limiter.h"
 #include "services/auth/recent.h"
 #include "storage/base/log.h"
 #include "storage/base/mutex.h"
@@ -23,7 +22,6 @@ constexpr std::string_view kScheme = "Bearer ";
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kRememberNanos = 60 * kSecond;
 constexpr size_t kMaxRemembered = 4096;
-constexpr int64_t kLogNanos = kSecond;  // between two log lines of refusals
 
 int64_t SystemSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -76,6 +74,11 @@ struct Answer {
   Answer(Refusal bad) : refusal(std::move(bad)) {}  // NOLINT
 };
 
+// Why one who was let in may not have what it wants of blocks.
+AuthFault OfBlocks(const Caller& caller) {
+  return caller.role == Role::kClient ? AuthFault::kVerb : AuthFault::kRole;
+}
+
 Refusal Refused(AuthFault fault, std::string_view why) {
   return {fault, absl::UnauthenticatedError(absl::StrFormat("%s", why))};
 }
@@ -99,7 +102,7 @@ struct Authenticator::Rep {
       : options(with),
         clock(with.clock != nullptr ? with.clock : SystemClock::Get()),
         files(with.token_file, with.keys_file, with.revocations_file),
-        limiter(clock) {}
+        refusals(clock) {}
 
   int64_t NowSeconds() const {
     return options.now_seconds ? options.now_seconds() : SystemSeconds();
@@ -110,22 +113,19 @@ struct Authenticator::Rep {
   Answer<SeenToken> VerifyAnew(std::string_view token, const Digest& digest,
                                const Presented& presented, const AuthFacts& facts, bool was_good);
   Answer<Caller> ClientOf(const SeenToken& token) const;
-  absl::Status Count(const Presented& presented, Refusal refusal);
   void Reload();
   void Watch() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   const AuthOptions options;
   const Clock* const clock;
   AuthFiles files;
-  FailureLimiter limiter;
+  Refusals refusals;
 
   Mutex mutex;
   Recent<SeenToken> tokens ABSL_GUARDED_BY(mutex){kMaxRemembered};
   Recent<SeenCertificate> certificates ABSL_GUARDED_BY(mutex){kMaxRemembered};
 
-  std::array<std::atomic<uint64_t>, kAuthFaults> failures{};
   std::atomic<uint64_t> accepted{0}, tokens_verified{0}, reloads{0}, reload_failures{0};
-  std::atomic<int64_t> last_log_nanos{INT64_MIN / 2};
 
   Mutex reload_mutex;                                    // one reload at a time
   std::string last_fault ABSL_GUARDED_BY(reload_mutex);  // logged once
@@ -134,14 +134,6 @@ struct Authenticator::Rep {
   bool stop ABSL_GUARDED_BY(stop_mutex) = false;
   std::thread watcher;
 };
-
-std::string_view AuthFaultName(AuthFault fault) {
-  constexpr std::string_view kNames[kAuthFaults] = {
-      "no_token",  "wrong_token", "malformed", "algorithm",     "unknown_key",
-      "signature", "claims",      "expired",   "not_yet_valid", "audience",
-      "revoked",   "certificate", "tenant",    "role",          "throttled"};
-  return kNames[static_cast<size_t>(fault)];
-}
 
 absl::Status Caller::May(Verb verb) const {
   if (role == Role::kClient && verbs.Has(verb)) return absl::OkStatus();
@@ -231,7 +223,7 @@ Answer<SeenToken> Authenticator::Rep::CheckToken(const Presented& presented,
 Answer<SeenToken> Authenticator::Rep::VerifyAnew(std::string_view token, const Digest& digest,
                                                  const Presented& presented, const AuthFacts& facts,
                                                  bool was_good) {
-  const int64_t wait = was_good ? 0 : limiter.Wait(AddressOfPeer(presented.peer));
+  const int64_t wait = was_good ? 0 : refusals.Wait(presented.peer);
   if (wait > 0) {
     return Refusal{AuthFault::kThrottled,
                    absl::ResourceExhaustedError(absl::StrFormat(
@@ -300,24 +292,6 @@ Answer<Caller> Authenticator::Rep::Decide(const Presented& presented) {
   return caller;
 }
 
-// Only who proves nothing is slowed down: a right token that has expired is no guess.
-absl::Status Authenticator::Rep::Count(const Presented& presented, Refusal refusal) {
-  failures[static_cast<size_t>(refusal.fault)].fetch_add(1, std::memory_order_relaxed);
-  const bool guesses = refusal.fault != AuthFault::kThrottled &&
-                       refusal.fault != AuthFault::kExpired &&
-                       refusal.fault != AuthFault::kRevoked &&
-                       refusal.fault != AuthFault::kTenant && refusal.fault != AuthFault::kRole;
-  if (guesses) limiter.Failed(AddressOfPeer(presented.peer));
-  const int64_t now = clock->NowNanos();
-  int64_t last = last_log_nanos.load(std::memory_order_relaxed);
-  if (now - last >= kLogNanos && last_log_nanos.compare_exchange_strong(last, now)) {
-    KvLog(LogLevel::kWarning, "caller refused",
-          {{"reason", std::string(AuthFaultName(refusal.fault))},
-           {"address", AddressOfPeer(presented.peer)}});
-  }
-  return std::move(refusal.status);
-}
-
 void Authenticator::Rep::Reload() {
   MutexLock lock(&reload_mutex);
   const absl::StatusOr<int> changed = files.Reload();
@@ -370,26 +344,37 @@ Authenticator::~Authenticator() {
 
 absl::StatusOr<Caller> Authenticator::Authenticate(const Presented& presented) {
   Answer<Caller> answer = rep_->Decide(presented);
-  if (!answer.value.has_value()) return rep_->Count(presented, std::move(answer.refusal));
+  if (!answer.value.has_value()) {
+    rep_->refusals.Add(answer.refusal.fault, presented.peer);
+    return std::move(answer.refusal.status);
+  }
   rep_->accepted.fetch_add(1, std::memory_order_relaxed);
   return *std::move(answer.value);
 }
 
+absl::Status Authenticator::May(const Caller& caller, Verb verb, std::string_view peer) {
+  absl::Status answer = caller.May(verb);
+  if (!answer.ok()) rep_->refusals.Add(OfBlocks(caller), peer, caller.name, caller.tenant);
+  return answer;
+}
+
+absl::Status Authenticator::MayGreet(const Caller& caller, std::string_view peer) {
+  absl::Status answer = caller.MayGreet();
+  if (!answer.ok()) rep_->refusals.Add(OfBlocks(caller), peer, caller.name, caller.tenant);
+  return answer;
+}
+
 absl::Status Authenticator::MayAdminister(const Caller& caller, std::string_view peer) {
-  absl::Status refused = caller.MayAdminister();
-  if (refused.ok()) return refused;
-  Presented presented;
-  presented.peer = peer;
-  return rep_->Count(presented, {AuthFault::kRole, std::move(refused)});
+  absl::Status answer = caller.MayAdminister();
+  if (!answer.ok()) rep_->refusals.Add(AuthFault::kRole, peer, caller.name, caller.tenant);
+  return answer;
 }
 
 void Authenticator::Reload() { rep_->Reload(); }
 
 AuthStats Authenticator::Stats() const {
   AuthStats stats;
-  for (size_t i = 0; i < kAuthFaults; ++i) {
-    stats.failures[i] = rep_->failures[i].load(std::memory_order_relaxed);
-  }
+  stats.failures = rep_->refusals.Counts();
   stats.accepted = rep_->accepted.load(std::memory_order_relaxed);
   stats.tokens_verified = rep_->tokens_verified.load(std::memory_order_relaxed);
   stats.reloads = rep_->reloads.load(std::memory_order_relaxed);

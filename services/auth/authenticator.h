@@ -3,8 +3,9 @@
 //
 // Tokens that were verified lately are remembered by their digest, so that a call costs a hash and
 // a look-up; every call checks expiry and revocation anew. Files are read again by a thread of its
-// own. Failures are counted, and slowed down by address. No token, key or part of them is kept in
-// the clear, logged, or quoted in a message.
+// own. Failures are counted by reason, of each of which one a second is logged, and who proves
+// nothing is slowed down by address. No token, key or part of them is kept in the clear, logged, or
+// quoted in a message.
 // THREADS: any.  BLOCKS: Create and Reload, on files.
 #ifndef KVARVE_SERVICES_AUTH_AUTHENTICATOR_H_
 #define KVARVE_SERVICES_AUTH_AUTHENTICATOR_H_
@@ -22,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/identity/identity.h"
+#include "services/auth/refusals.h"
 #include "storage/base/clock.h"
 
 namespace kvarve {
@@ -65,27 +67,6 @@ struct Caller {
   absl::Status MayAdminister() const;
 };
 
-// Also the label "reason" of kvarve_auth_failures_total.
-enum class AuthFault : uint8_t {
-  kNoToken = 0,
-  kWrongToken,  // not the shared one
-  kMalformed,
-  kAlgorithm,
-  kUnknownKey,
-  kSignature,
-  kClaims,
-  kExpired,
-  kNotYetValid,
-  kAudience,
-  kRevoked,      // token or certificate
-  kCertificate,  // none, none of ours, or expired while connected
-  kTenant,       // token and certificate differ, or the tenant is not configured
-  kRole,         // wanted to administer, and may not
-  kThrottled,    // too many failures of its address
-};
-inline constexpr size_t kAuthFaults = 15;
-std::string_view AuthFaultName(AuthFault fault);
-
 struct AuthStats {
   std::array<uint64_t, kAuthFaults> failures{};
   uint64_t accepted = 0;
@@ -104,7 +85,12 @@ class Authenticator {
   // shuts out nobody whose token or certificate was good lately.
   absl::StatusOr<Caller> Authenticate(const Presented& presented);
 
-  // Caller::MayAdminister of who was let in; a refusal is counted and logged.
+  // What the Caller's functions of these names say of who was let in. A refusal is counted and
+  // logged as the others are, but slows nobody down: it is no guess, costs what a throttled call
+  // would, and a client that lacks one verb, or its neighbours at that address, shall keep the
+  // rest.
+  absl::Status May(const Caller& caller, Verb verb, std::string_view peer);
+  absl::Status MayGreet(const Caller& caller, std::string_view peer);
   absl::Status MayAdminister(const Caller& caller, std::string_view peer);
 
   AuthStats Stats() const;

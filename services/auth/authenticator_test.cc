@@ -396,6 +396,26 @@ TEST_F(AuthenticatorTest, RevokedUnderLoad) {
   EXPECT_FALSE(wrong);
 }
 
+// Refusals of who was let in are counted by reason, and cost neither it nor its neighbours
+// anything.
+TEST_F(AuthenticatorTest, WhoLacksAVerbKeepsTheOthers) {
+  Start();
+  const Caller reader = *Call(Token("team-a"));  // lookup and read
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(auth_->May(reader, Verb::kWrite, kPeer).code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_TRUE(auth_->May(reader, Verb::kRead, kPeer).ok());
+  }
+  EXPECT_TRUE(auth_->MayGreet(reader, kPeer).ok());
+  EXPECT_TRUE(Call(Token("team-b", "never-seen")).ok());
+  Caller peer;
+  peer.role = Role::kPeer;
+  EXPECT_FALSE(auth_->May(peer, Verb::kRead, kPeer).ok());
+  EXPECT_FALSE(auth_->MayGreet(peer, kPeer).ok());
+  const AuthStats stats = auth_->Stats();
+  EXPECT_EQ(stats.failures[static_cast<size_t>(AuthFault::kVerb)], 100u);
+  EXPECT_EQ(stats.failures[static_cast<size_t>(AuthFault::kRole)], 2u);
+}
+
 TEST_F(AuthenticatorTest, TheThreadReloads) {
   options_.reload_nanos = 1'000'000;
   Start();

@@ -3,7 +3,6 @@
 #include <grpcpp/server_context.h>
 
 #include <chrono>
-#include <optional>
 #include <string>
 
 #include "services/auth/grpc_credentials.h"
@@ -19,6 +18,12 @@ absl::StatusOr<Caller> Callers::Of(const grpc::CallbackServerContext& context) c
     KV_RETURN_IF_ERROR(connections_->Proven(peer, caller->tenant));
   }
   return caller;
+}
+
+absl::Status Callers::May(const grpc::CallbackServerContext& context, const Caller& caller,
+                          std::optional<Verb> verb) const {
+  return verb.has_value() ? auth_->May(caller, *verb, context.peer())
+                          : auth_->MayGreet(caller, context.peer());
 }
 
 absl::StatusOr<Caller> Callers::AdminOf(const grpc::CallbackServerContext& context) const {

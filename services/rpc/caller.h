@@ -6,6 +6,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <functional>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,6 +23,9 @@ class Callers {
   // Authenticator::Authenticate of what the call shows; whoever passes has proven its connection,
   // or is refused by Connections::Proven.
   absl::StatusOr<Caller> Of(const grpc::CallbackServerContext& context) const;
+  // Authenticator::May of whom Of let in; without a verb, MayGreet.
+  absl::Status May(const grpc::CallbackServerContext& context, const Caller& caller,
+                   std::optional<Verb> verb) const;
   // The same, of who wants to administer. PermissionDenied: it is no admin.
   absl::StatusOr<Caller> AdminOf(const grpc::CallbackServerContext& context) const;
   // Asks the same again, later and as often as wanted: false once what the call showed has expired

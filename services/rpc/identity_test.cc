@@ -184,6 +184,7 @@ TEST_F(IdentityTest, VerbsAreAllThatATokenAllows) {
       {Verb::kStats, {"Stats", "WatchEvents"}}};
   const std::string all = Token("a");
   const std::string ns = OpenAs(all);
+  uint64_t refused = 0;
   for (const auto& [verb, methods] : allowed) {
     VerbSet only;
     only.Add(verb);
@@ -195,8 +196,12 @@ TEST_F(IdentityTest, VerbsAreAllThatATokenAllows) {
     for (const auto& [method, code] : answers.codes) {
       const bool may = method == "Hello" || methods.contains(method);
       EXPECT_EQ(code, may ? grpc::OK : grpc::PERMISSION_DENIED) << VerbName(verb) << " " << method;
+      refused += may ? 0 : 1;
     }
   }
+  const AuthStats auth = server_->Stats().auth;
+  EXPECT_EQ(auth.failures[static_cast<size_t>(AuthFault::kVerb)], refused);
+  EXPECT_EQ(auth.failures[static_cast<size_t>(AuthFault::kThrottled)], 0u);
 }
 
 TEST_F(IdentityTest, WrongTokensGetNothing) {
@@ -316,12 +321,15 @@ TEST_F(IdentityTest, RolesAreNotConfused) {
   connect_as("kvarve://client/a");
   const std::string ns = OpenAs("");
   ASSERT_TRUE(PutAs("", ns).ok());
+  uint64_t refused = 0;
   for (const char* uri : {"kvarve://admin", "kvarve://peer"}) {
     connect_as(uri);
     for (const auto& [method, code] : AskAll("", ns).codes) {
       EXPECT_EQ(code, grpc::PERMISSION_DENIED) << uri << " " << method;
+      ++refused;
     }
   }
+  EXPECT_EQ(server_->Stats().auth.failures[static_cast<size_t>(AuthFault::kRole)], refused);
   EXPECT_EQ(AskAll(Token("a"), ns).codes.at("Lookup"), grpc::UNAUTHENTICATED);
   connect_as("kvarve://client/b");
   EXPECT_EQ(AskAll("", ns).codes.at("Lookup"), grpc::NOT_FOUND);

@@ -74,7 +74,7 @@ absl::StatusOr<Caller> KvCacheService::Admit(const Context& context, std::option
                                              RequestLog::Request* noted) {
   KV_ASSIGN_OR_RETURN(Caller caller, callers_.Of(context));
   noted->tenant = caller.tenant;
-  KV_RETURN_IF_ERROR(verb.has_value() ? caller.May(*verb) : caller.MayGreet());
+  KV_RETURN_IF_ERROR(callers_.May(context, caller, verb));
   KV_RETURN_IF_ERROR(CheckDeadline(context));
   return caller;
 }
