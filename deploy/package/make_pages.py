@@ -8,7 +8,7 @@ import json
 import pathlib
 import subprocess
 
-ACTIONS = {"--config": "YAML file with settings", "--check": "Validate the configuration and exit",
+ACTIONS = {"--config": "YAML file with settings", "--check": "Validate the configuration and the credentials that it names, and exit",
            "--print-config": "Print the effective values and where each came from",
            "--print-schema": "Print the JSON schema of the configuration file", "--version": "Print the version", "--help": "Print the help"}
 

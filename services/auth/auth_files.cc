@@ -18,6 +18,15 @@ absl::StatusOr<T> Named(const WatchedFile& file, absl::StatusOr<T> value) {
       absl::StrFormat("%s: %s", file.path(), value.status().message()));
 }
 
+// Of a file that is not there: how one is made.
+absl::Status WithAdvice(const absl::Status& missing, std::string_view setting) {
+  const std::string_view advice =
+      setting == "rpc.token_file"        ? "; (umask 077; openssl rand -hex 32 > FILE) makes one"
+      : setting == "rpc.token_keys_file" ? "; `kvarve token key` makes one"
+                                         : "; `kvarve token revoke` makes one";
+  return {missing.code(), absl::StrFormat("%s%s", missing.message(), advice)};
+}
+
 }  // namespace
 
 AuthFiles::AuthFiles(std::string token_file, std::string keys_file, std::string revocations_file)
@@ -50,15 +59,23 @@ absl::Status AuthFiles::Read(WatchedFile* file, AuthFacts* facts) const {
   return absl::OkStatus();
 }
 
-absl::Status AuthFiles::Load() {
+std::vector<FileFault> AuthFiles::Load() {
   auto facts = std::make_shared<AuthFacts>();
-  for (WatchedFile* file : {&token_, &keys_, &revocations_}) {
-    if (!file->path().empty()) KV_RETURN_IF_ERROR(Read(file, facts.get()));
+  std::vector<FileFault> faults;
+  for (const auto& [setting, file] :
+       {std::pair<std::string_view, WatchedFile*>("rpc.token_file", &token_),
+        {"rpc.token_keys_file", &keys_},
+        {"rpc.revocations_file", &revocations_}}) {
+    if (file->path().empty()) continue;
+    absl::Status read = Read(file, facts.get());
+    if (absl::IsNotFound(read)) read = WithAdvice(read, setting);
+    if (!read.ok()) faults.push_back({setting, std::move(read)});
   }
+  if (!faults.empty()) return faults;
   facts->version = 1;
   MutexLock lock(&mutex_);
   facts_ = std::move(facts);
-  return absl::OkStatus();
+  return faults;
 }
 
 absl::StatusOr<int> AuthFiles::Reload() {

@@ -8,12 +8,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "client/identity/key_set.h"
 #include "client/identity/revocations.h"
 #include "client/identity/watched_file.h"
 #include "services/auth/bearer_token.h"
+#include "services/auth/file_fault.h"
 #include "storage/base/mutex.h"
 
 namespace kvarve {
@@ -30,8 +32,9 @@ class AuthFiles {
   // Empty paths: none.
   AuthFiles(std::string token_file, std::string keys_file, std::string revocations_file);
 
-  // All of them, at the start. A revocation file that is not there yet is an empty one.
-  absl::Status Load();
+  // All of them, at the start; returns those that are bad, and then changes nothing. A revocation
+  // file that is not there yet is an empty one.
+  std::vector<FileFault> Load();
   // Those that changed; returns how many. The first error, when one is bad: what was read of it
   // before stays in force, and it is tried again at the next call.
   absl::StatusOr<int> Reload();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "client/identity/certificate.h"
@@ -328,7 +329,8 @@ absl::StatusOr<std::unique_ptr<Authenticator>> Authenticator::Create(const AuthO
         "without TLS the gRPC server needs tokens: set rpc.token_file or rpc.token_keys_file");
   }
   auto rep = std::make_unique<Rep>(options);
-  KV_RETURN_IF_ERROR(rep->files.Load());
+  const std::vector<FileFault> faults = rep->files.Load();
+  if (!faults.empty()) return StatusOf(faults.front());
   rep->watcher = std::thread([raw = rep.get()] { raw->Watch(); });
   return std::unique_ptr<Authenticator>(new Authenticator(std::move(rep)));
 }

@@ -9,6 +9,7 @@
 #include <openssl/ssl.h>
 
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -52,29 +53,65 @@ absl::Status RefuseOldTls() {
   return absl::FailedPreconditionError("OpenSSL does not refuse TLS 1.2 when told so");
 }
 
-absl::Status Wrong(const std::string& path, const absl::Status& why) {
-  return absl::FailedPreconditionError(absl::StrFormat("%s: %s", path, why.message()));
-}
+// Collects what is wrong with files.
+class FileReader {
+ public:
+  explicit FileReader(std::vector<FileFault>* faults) : faults_(faults) {}
 
-// What gRPC would find out at the first handshake, or not at all.
-absl::Status CheckFiles(const TransportOptions& options) {
-  const absl::StatusOr<std::string> certificate =
-      ReadTrustedFile(options.certificate_file, kMaxCertificateBytes, /*secret=*/false);
-  const absl::StatusOr<std::string> key =
-      ReadTrustedFile(options.key_file, kMaxCertificateBytes, /*secret=*/true);
-  const absl::StatusOr<std::string> authorities =
-      ReadTrustedFile(options.client_ca_file, kMaxAuthorityBytes, /*secret=*/false);
-  for (const auto* text : {&certificate, &key, &authorities}) {
-    if (!text->ok()) return absl::FailedPreconditionError(std::string(text->status().message()));
+  // None: it is a fault.
+  std::optional<std::string> Read(std::string_view setting, const std::string& path,
+                                  size_t max_bytes, bool secret) {
+    if (path.empty()) {
+      Add(setting,
+          "is not set; TLS needs all of rpc.tls_certificate_file, rpc.tls_key_file and "
+          "rpc.tls_client_ca_file");
+      return std::nullopt;
+    }
+    absl::StatusOr<std::string> text = ReadTrustedFile(path, max_bytes, secret);
+    if (text.ok()) return *std::move(text);
+    const bool is_missing = absl::IsNotFound(text.status());
+    Add(setting, absl::StrFormat("%s%s", text.status().message(),
+                                 is_missing ? "; `kvarve cert dev` makes some to try" : ""));
+    return std::nullopt;
   }
-  const absl::Status fits = CheckKeyPair(*certificate, *key);
-  if (!fits.ok()) return Wrong(options.certificate_file + " and " + options.key_file, fits);
-  const absl::Status readable = ReadCertificate(*authorities).status();
-  if (!readable.ok()) return Wrong(options.client_ca_file, readable);
-  return absl::OkStatus();
-}
+  bool Check(std::string_view setting, const std::string& path, const absl::Status& status) {
+    if (!status.ok()) Add(setting, absl::StrFormat("%s: %s", path, status.message()));
+    return status.ok();
+  }
+
+ private:
+  void Add(std::string_view setting, const std::string& why) {
+    faults_->push_back({setting, absl::FailedPreconditionError(why)});
+  }
+  std::vector<FileFault>* const faults_;
+};
 
 }  // namespace
+
+// What gRPC would find out at the first handshake, or not at all.
+std::vector<FileFault> TlsFaults(const TransportOptions& options) {
+  constexpr std::string_view kCertificate = "rpc.tls_certificate_file", kKey = "rpc.tls_key_file",
+                             kAuthorities = "rpc.tls_client_ca_file";
+  std::vector<FileFault> faults;
+  if (!UsesTls(options)) return faults;
+  FileReader reader(&faults);
+  const auto certificate =
+      reader.Read(kCertificate, options.certificate_file, kMaxCertificateBytes, /*secret=*/false);
+  const bool is_certificate =
+      certificate.has_value() &&
+      reader.Check(kCertificate, options.certificate_file, ReadCertificate(*certificate).status());
+  const auto key = reader.Read(kKey, options.key_file, kMaxCertificateBytes, /*secret=*/true);
+  if (key.has_value() && is_certificate) {
+    reader.Check(kKey, options.certificate_file + " and " + options.key_file,
+                 CheckKeyPair(*certificate, *key));
+  }
+  const auto authorities =
+      reader.Read(kAuthorities, options.client_ca_file, kMaxAuthorityBytes, /*secret=*/false);
+  if (authorities.has_value()) {
+    reader.Check(kAuthorities, options.client_ca_file, ReadCertificate(*authorities).status());
+  }
+  return faults;
+}
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsOf(
     const TransportOptions& options) {
@@ -88,12 +125,8 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsOf(
         "[::1]",
         options.address));
   }
-  if (options.certificate_file.empty() || options.key_file.empty() ||
-      options.client_ca_file.empty()) {
-    return absl::FailedPreconditionError(
-        "TLS needs all of rpc.tls_certificate_file, rpc.tls_key_file and rpc.tls_client_ca_file");
-  }
-  KV_RETURN_IF_ERROR(CheckFiles(options));
+  const std::vector<FileFault> faults = TlsFaults(options);
+  if (!faults.empty()) return StatusOf(faults.front());
   KV_RETURN_IF_ERROR(RefuseOldTls());
   namespace tls = grpc::experimental;
   tls::TlsServerCredentialsOptions with(std::make_shared<tls::FileWatcherCertificateProvider>(

@@ -17,7 +17,7 @@ struct ActionFlag {
 };
 constexpr ActionFlag kActions[] = {
     {CommandLine::Action::kCheck, "--check",
-     "Validate the configuration and exit (0: good, 2: not)"},
+     "Validate the configuration and the credentials that it names, and exit (0: good, 2: not)"},
     {CommandLine::Action::kPrintConfig, "--print-config",
      "Print the effective values and where each came from"},
     {CommandLine::Action::kPrintDocs, "--print-docs", "Print docs/configuration.md"},

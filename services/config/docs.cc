@@ -27,8 +27,8 @@ log.level: debug
 ```
 
 A name that is not in this table is an error, and so is a value out of its range; each message names the setting, where
-the value came from and an example. `kvarved --check` validates and exits, `kvarved --print-config` shows the effective
-values and where each came from. In the environment only names that begin like a section (`KVARVE_ARENA_`) or nearly
+the value came from and an example. `kvarved --check` validates, reads the files of credentials that settings name (as the
+user that it runs as), and exits; `kvarved --print-config` shows the effective values and where each came from. In the environment only names that begin like a section (`KVARVE_ARENA_`) or nearly
 match a setting are checked: other programs and cluster service variables share the prefix.
 
 Sizes: `4096`, `64KiB`, `1.5GiB` (powers of two). Durations: `100us`, `20ms`, `5s`, `1m`. Lists: `a,b`, or a YAML

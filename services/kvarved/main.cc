@@ -10,11 +10,13 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "services/config/command_line.h"
 #include "services/config/config.h"
 #include "services/config/docs.h"
+#include "services/kvarved/check_files.h"
 #include "services/kvarved/config_schema.h"
 #include "services/kvarved/daemon.h"
 #include "services/metrics/exposition.h"
@@ -162,6 +164,9 @@ int Main(int argc, char** argv) {
     return Fail(is_scarce ? kExitFailed : kExitConfiguration, options.status());
   }
   if (line->action == CommandLine::Action::kCheck) {
+    const std::vector<std::string> bad = BadFiles(*config, *options);
+    for (const std::string& one : bad) std::fprintf(stderr, "kvarved: %s\n", one.c_str());
+    if (!bad.empty()) return kExitConfiguration;
     return Print("the configuration is good: " + FormatBytes(options->cache.arena.capacity_bytes) +
                  " for blocks, socket " + options->local.socket_path + "\n");
   }

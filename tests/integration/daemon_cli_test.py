@@ -394,6 +394,34 @@ class ConfigurationTest(Case):
         with socket.create_connection(("127.0.0.1", port), 10):
             pass
 
+    def test_a_check_reads_the_credentials(self):
+        """All that are bad at once, as a start would find them one after the other; it makes and changes nothing."""
+        for arguments in (("cert", "dev", "--folder", f"{self.folder}/ca"),
+                          ("token", "key", "--key", f"{self.folder}/token.key", "--keys", f"{self.folder}/token-keys.json")):
+            self.kvarve(*arguments)
+        good = {"tls_certificate_file": "ca/server.pem", "tls_key_file": "ca/server.key", "tls_client_ca_file": "ca/ca.pem",
+                "token_keys_file": "token-keys.json", "revocations_file": "revoked", "token_file": "secret"}
+        os.chmod(self.file("secret", b"0123456789abcdef0123456789abcdef\n"), 0o600)
+        self.file("junk", b"no PEM, no JSON, no list\n")
+        os.chmod(self.file("short", b"abc\n"), 0o600)
+
+        def check(says, code=2, **files):
+            flags = [f"--rpc.{name}={self.folder}/{file}" for name, file in (good | files).items() if file]
+            self.check("--rpc.listen=127.0.0.1:0", "--arena.capacity_bytes=64MiB", *flags, says=says, code=code)
+
+        check("the configuration is good", code=0)
+        check(("rpc.tls_key_file (flag --rpc.tls_key_file): ", "ca/admin.key: the key is another certificate's",
+               "rpc.tls_client_ca_file (flag", "none: No such file", "kvarve cert dev",
+               "rpc.token_keys_file (flag", "/junk: ", "rpc.revocations_file (flag", "rpc.token_file (flag"),
+              tls_key_file="ca/admin.key", tls_client_ca_file="none", token_keys_file="junk", revocations_file="junk",
+              token_file="short")
+        check("rpc.tls_certificate_file (flag --rpc.tls_certificate_file): ", tls_certificate_file="junk")
+        check("rpc.tls_key_file (default): is not set", tls_key_file="")
+        check("`kvarve token key` makes one", token_keys_file="none")
+        os.chmod(f"{self.folder}/ca/server.key", 0o644)
+        check(f"chmod 600 {self.folder}/ca/server.key")
+        self.assertFalse(os.path.exists(f"{self.folder}/revoked"))
+
     def test_a_draining_daemon_is_not_ready(self):
         daemon = self.start()  # without gRPC, too
         self.assertEqual(daemon.http("/readyz")[0], 200)
