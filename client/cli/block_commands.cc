@@ -109,8 +109,8 @@ absl::StatusOr<std::vector<const std::byte*>> Cut(std::string* data, uint64_t bl
   return sources;
 }
 
-int PrintPut(const Context& context, const Opened& opened,
-             const std::vector<PutOutcome>& outcomes) {
+int PrintPut(const Context& context, const Opened& opened, const std::vector<PutOutcome>& outcomes,
+             const std::string& reason) {
   size_t stored = 0, existed = 0;
   Json list = Json::array();
   Table table({"block", "key", "result"}, /*left=*/true);
@@ -123,9 +123,12 @@ int PrintPut(const Context& context, const Opened& opened,
     table.Add({std::to_string(i), key, result});
   }
   if (context.json) {
-    PrintJson({{"stored", stored}, {"existed", existed}, {"blocks", std::move(list)}});
+    Json json = {{"stored", stored}, {"existed", existed}, {"blocks", std::move(list)}};
+    if (!reason.empty()) json["reason"] = reason;
+    PrintJson(json);
   } else {
     Print(table.Text());
+    if (!reason.empty()) std::fprintf(stderr, "kvarve: a part was not taken: %s\n", reason.c_str());
   }
   return stored + existed == outcomes.size() ? kExitGood : kExitFailed;
 }
@@ -146,9 +149,10 @@ int Put(const Context& context, const PutFlags& flags) {
   }
   PutChain chain;
   chain.keys = std::span(opened->keys).first(sources->size());
-  const auto outcomes = opened->client->Put(opened->ns, chain, *sources);
+  std::string reason;
+  const auto outcomes = opened->client->Put(opened->ns, chain, *sources, &reason);
   if (!outcomes.ok()) return Report(context, outcomes.status());
-  return PrintPut(context, *opened, *outcomes);
+  return PrintPut(context, *opened, *outcomes, reason);
 }
 
 struct GetFlags {

@@ -375,13 +375,14 @@ absl::StatusOr<Staging> Client::Stage(size_t bytes) {
 }
 
 absl::StatusOr<std::vector<PutOutcome>> Client::PutStaged(ClientNamespace ns, const PutChain& chain,
-                                                          Staging staging) {
+                                                          Staging staging, std::string* reason) {
+  if (reason != nullptr) reason->clear();
   KV_ASSIGN_OR_RETURN(const OpenNamespaceInfo known, rep_->KnownNamespace(ns));
   if (!staging.valid() || staging.size() / known.block_bytes < chain.keys.size()) {
     return absl::InvalidArgumentError("PutStaged: the staging is shorter than the blocks");
   }
   if (chain.keys.empty()) return std::vector<PutOutcome>();
-  if (is_remote()) return rep_->remote->Put(ns, chain, staging.data(), staging.region_);
+  if (is_remote()) return rep_->remote->Put(ns, chain, staging.data(), staging.region_, reason);
   std::vector<PutOutcome> outcomes;
   const int64_t timeout = rep_->link->options().put_timeout_nanos;
   const int64_t deadline = SystemClock::Get()->NowNanos() + timeout;
@@ -410,7 +411,9 @@ absl::StatusOr<std::vector<PutOutcome>> Client::PutStaged(ClientNamespace ns, co
 }
 
 absl::StatusOr<std::vector<PutOutcome>> Client::Put(ClientNamespace ns, const PutChain& chain,
-                                                    std::span<const std::byte* const> sources) {
+                                                    std::span<const std::byte* const> sources,
+                                                    std::string* reason) {
+  if (reason != nullptr) reason->clear();
   if (sources.size() != chain.keys.size()) {
     return absl::InvalidArgumentError("Put: one source a key");
   }
@@ -433,7 +436,7 @@ absl::StatusOr<std::vector<PutOutcome>> Client::Put(ClientNamespace ns, const Pu
         // far.
         StreamCopy(staging->data() + i * known.block_bytes, sources[begin + i], known.block_bytes);
       }
-      piece = PutStaged(ns, SubChain(chain, begin, count), *std::move(staging));
+      piece = PutStaged(ns, SubChain(chain, begin, count), *std::move(staging), reason);
       if (!absl::IsFailedPrecondition(piece.status())) break;
     }
     KV_RETURN_IF_ERROR(piece.status());

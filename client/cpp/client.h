@@ -238,15 +238,18 @@ class Client {
 
   // Puts a chain, copying through staging in pieces. One outcome a block. ResourceExhausted, with
   // the numbers: a quota takes nothing of a chain that begins here, or not in the put's time.
+  // `reason`, where it is wanted, is given the same of a quota that kept only a part out; empty:
+  // none did, or, on the same host, where the outcomes alone say so.
   absl::StatusOr<std::vector<PutOutcome>> Put(ClientNamespace ns, const PutChain& chain,
-                                              std::span<const std::byte* const> sources);
+                                              std::span<const std::byte* const> sources,
+                                              std::string* reason = nullptr);
   // Staging for a caller that fills it itself. ResourceExhausted when there is none now; never
   // waits.
   absl::StatusOr<Staging> Stage(size_t bytes);
   // Puts blocks that lie one after the other in `staging`. The daemon finishes it though this
   // process dies.
   absl::StatusOr<std::vector<PutOutcome>> PutStaged(ClientNamespace ns, const PutChain& chain,
-                                                    Staging staging);
+                                                    Staging staging, std::string* reason = nullptr);
 
   absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
                                uint64_t request_id);

@@ -51,9 +51,11 @@ class RemotePlane {
                                                      std::span<std::byte* const> destinations,
                                                      uint64_t request_id, bool verify) = 0;
   // Blocks that lie one after the other at `data`; `hold` is kept until the last byte has gone.
+  // `reason` may be null: Client::Put's.
   virtual absl::StatusOr<std::vector<PutOutcome>> Put(ClientNamespace ns, const PutChain& chain,
                                                       const std::byte* data,
-                                                      std::shared_ptr<void> hold) = 0;
+                                                      std::shared_ptr<void> hold,
+                                                      std::string* reason) = 0;
   virtual void ReportMismatch(ClientNamespace ns, const BlockKey& key) = 0;
   virtual absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
                                        uint64_t request_id) = 0;

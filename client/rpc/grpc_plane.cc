@@ -76,8 +76,8 @@ class GrpcPlane final : public RemotePlane {
                                              std::span<std::byte* const> destinations,
                                              uint64_t request_id, bool verify) override;
   absl::StatusOr<std::vector<PutOutcome>> Put(ClientNamespace ns, const PutChain& chain,
-                                              const std::byte* data,
-                                              std::shared_ptr<void> hold) override;
+                                              const std::byte* data, std::shared_ptr<void> hold,
+                                              std::string* reason) override;
   void ReportMismatch(ClientNamespace ns, const BlockKey& key) override;
   absl::StatusOr<size_t> Touch(ClientNamespace ns, std::span<const BlockKey> keys,
                                uint64_t request_id) override;
@@ -242,7 +242,8 @@ absl::Status GrpcPlane::ReadOnce(const OpenNamespaceInfo& info, std::span<const 
 
 absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const PutChain& chain,
                                                        const std::byte* data,
-                                                       std::shared_ptr<void> hold) {
+                                                       std::shared_ptr<void> hold,
+                                                       std::string* reason) {
   const PutSource source{data, std::move(hold)};
   const int64_t deadline = Now() + options_.put_timeout_nanos;
   std::vector<PutOutcome> outcomes;
@@ -271,6 +272,7 @@ absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const
     }
     if (outcomes.size() == begin || !Taken(outcomes.back())) break;
   }
+  if (reason != nullptr) *reason = std::move(again.reason);
   outcomes.resize(chain.keys.size(), PutOutcome::kRejectedParent);
   return outcomes;
 }

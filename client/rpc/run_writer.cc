@@ -161,6 +161,7 @@ absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, co
     if (result == v1::PUT_REJECTED_QUOTA && chain.first_depth == 0 && outcomes->empty()) {
       return absl::ResourceExhaustedError(reply.reason());
     }
+    if (result == v1::PUT_REJECTED_QUOTA) again->reason = reply.reason();
     outcomes->push_back(OutcomeOf(result));
   }
   return absl::OkStatus();

@@ -30,10 +30,10 @@ struct PutSource {
   }
 };
 
-// When the daemon wants to be asked for the rest.
+// What of a run was not taken, and when the daemon wants to be asked for it.
 struct PutAgain {
   int64_t nanos = 0;   // 0: never
-  std::string reason;  // of the tenant's rate of puts, with its numbers; else it has no room now
+  std::string reason;  // of the tenant's quota that cut the run, with its numbers; else none did
 };
 
 // Sends blocks of `chain` from `begin` on, as many as a run takes; adds outcomes of those that were

@@ -232,9 +232,16 @@ TEST_F(RemoteClientTest, OverQuotaSaysTheNumbers) {
   Start();
   const auto client = Connect();
   const ClientNamespace ns = *client->OpenNamespace(TestDescriptor(kBlock));
-  EXPECT_THAT(Put(*client, ns, KeyChain(1, 4), kBlock),
-              ElementsAre(PutOutcome::kStored, PutOutcome::kStored, PutOutcome::kRejectedQuota,
+  std::string reason = "of the put before";
+  EXPECT_THAT(Put(*client, ns, KeyChain(1, 2), kBlock, &reason), Each(PutOutcome::kStored));
+  EXPECT_EQ(reason, "");
+  EXPECT_THAT(Put(*client, ns, KeyChain(1, 4), kBlock, &reason),
+              ElementsAre(PutOutcome::kExists, PutOutcome::kExists, PutOutcome::kRejectedQuota,
                           PutOutcome::kRejectedParent));
+  EXPECT_EQ(
+      reason,
+      "tenant \"team\" is over its quota of entries: 2 in use of at most 2, and nothing of it "
+      "can leave now");
   TenantQuota none;
   none.of(Resource::kEntries) = {0, 0};
   ASSERT_TRUE(client->Invalidate(ns).ok());

@@ -40,14 +40,15 @@ class RemoteFixture : public RpcFixture {
   }
   // Blocks of a generator.
   static std::vector<PutOutcome> Put(Client& client, ClientNamespace ns,
-                                     std::span<const BlockKey> keys, uint64_t block_bytes) {
+                                     std::span<const BlockKey> keys, uint64_t block_bytes,
+                                     std::string* reason = nullptr) {
     std::vector<std::vector<std::byte>> blocks;
     std::vector<const std::byte*> sources;
     for (const BlockKey& key : keys) blocks.push_back(testing::MakeBlock(0, key, block_bytes));
     for (const auto& block : blocks) sources.push_back(block.data());
     PutChain chain;
     chain.keys = keys;
-    const absl::StatusOr<std::vector<PutOutcome>> outcomes = client.Put(ns, chain, sources);
+    const absl::StatusOr<std::vector<PutOutcome>> outcomes = client.Put(ns, chain, sources, reason);
     EXPECT_TRUE(outcomes.ok()) << outcomes.status();
     return outcomes.value_or(std::vector<PutOutcome>());
   }

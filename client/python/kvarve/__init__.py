@@ -16,7 +16,8 @@ from kvarve._native import (CHAIN_HASH_VERSION, Block, ChainHasher, ElementType,
 from kvarve.attention import attend, key_diff, merge_states
 from kvarve.client import Client
 from kvarve.events import Event, Events
+from kvarve.outcomes import Outcomes
 
 __version__ = "0.1.0"
 __all__ = ["CHAIN_HASH_VERSION", "Block", "ChainHasher", "Client", "ElementType", "Engine", "Error", "Event", "Events",
-           "Grants", "Keys", "Namespace", "View", "attend", "block_bytes", "chain_keys", "key_diff", "merge_states", "namespace_id"]
+           "Grants", "Keys", "Namespace", "Outcomes", "View", "attend", "block_bytes", "chain_keys", "key_diff", "merge_states", "namespace_id"]

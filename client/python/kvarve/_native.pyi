@@ -3,6 +3,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, overload
 
+from kvarve.outcomes import Outcomes
+
 CHAIN_HASH_VERSION: str
 
 class Error(RuntimeError):
@@ -93,7 +95,7 @@ class Namespace:
         request_id: int = ...,
         recompute_us: int = ...,
         traceparent: str = ...,
-    ) -> list[str]: ...
+    ) -> Outcomes: ...
     def touch(self, keys: Keys | Sequence[bytes], request_id: int = ..., traceparent: str = ...) -> int: ...
     def prefetch(self, keys: Keys | Sequence[bytes], request_id: int = ..., traceparent: str = ...) -> tuple[int, int]:
         """(leading blocks found, of them on their way into memory); waits for none."""

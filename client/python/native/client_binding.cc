@@ -116,9 +116,9 @@ class PyNamespace {
         WithoutGil([&] { return client_->AcquireGrants(handle_, list.keys, request_id); }))};
   }
 
-  std::vector<std::string> Put(const py::object& keys, const py::sequence& blocks,
-                               const py::object& parent, const py::object& first_depth,
-                               const py::object& request_id, const py::object& recompute_us) const {
+  py::object Put(const py::object& keys, const py::sequence& blocks, const py::object& parent,
+                 const py::object& first_depth, const py::object& request_id,
+                 const py::object& recompute_us) const {
     const Keys list = KeysOf(keys);
     const size_t size = block_bytes();
     std::vector<ReadBuffer> buffers;
@@ -137,11 +137,11 @@ class PyNamespace {
     chain.keys = list.keys;
     chain.request_id = Number<uint64_t>(request_id, "request_id");
     chain.recompute_us = Number<uint32_t>(recompute_us, "recompute_us");
+    std::string reason;
     const std::vector<PutOutcome> outcomes =
-        ValueOrRaise(WithoutGil([&] { return client_->Put(handle_, chain, sources); }));
-    std::vector<std::string> names;
-    names.reserve(outcomes.size());
-    for (const PutOutcome outcome : outcomes) names.emplace_back(PutOutcomeName(outcome));
+        ValueOrRaise(WithoutGil([&] { return client_->Put(handle_, chain, sources, &reason); }));
+    py::object names = py::module_::import("kvarve.outcomes").attr("Outcomes")(reason);
+    for (const PutOutcome outcome : outcomes) names.attr("append")(PutOutcomeName(outcome));
     return names;
   }
 

@@ -270,6 +270,21 @@ def test_both_planes_share_their_blocks(daemon, request):
     assert near.namespace(**fields).get(keys) == blocks(6)
 
 
+def test_a_put_says_which_quota_kept_a_part_out(request):
+    with Daemon(capacity="256MiB", tenant__quotas="default=entries:..2") as small:
+        keys, fields = kvarve.chain_keys(list(range(64)), 16), FIELDS | {"client_salt": request.node.name}
+        for endpoint, token, reason in ((small.remote_endpoint, small.token_file, "quota of entries: 2 in use of at most 2"),
+                                        (small.endpoint, "", "")):
+            client = kvarve.Client(endpoint, token_file=token, timeout=2.0)
+            client.wait_ready(10)
+            space = client.namespace(**fields)
+            assert space.put(keys[:2], blocks(2)).reason == ""
+            outcomes = space.put(keys, blocks(4))
+            assert isinstance(outcomes, kvarve.Outcomes)
+            assert outcomes == ["exists"] * 2 + ["rejected_quota", "rejected_parent"]
+            assert reason in outcomes.reason and bool(reason) == bool(outcomes.reason)
+
+
 def test_another_host_wants_its_token(daemon):
     with pytest.raises(kvarve.Error) as caught:
         kvarve.Client(daemon.remote_endpoint).wait_ready(10)
