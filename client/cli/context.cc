@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -46,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Context& context, uint64_t
   options.client_name = "kvarve";
   options.staging_bytes = staging_bytes;
   options.timeout_nanos = timeout_nanos;
-  options.put_timeout_nanos = std::max(options.put_timeout_nanos, timeout_nanos);
+  options.put_timeout_nanos = timeout_nanos;
   KV_ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::Create(options));
   absl::Status ready = client->WaitReady(timeout_nanos);
   // An endpoint of administration serves no blocks.

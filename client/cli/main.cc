@@ -75,7 +75,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--insecure-plaintext-off-loopback", context.insecure_plaintext_off_loopback,
                "Let kvarve:// go to other hosts, unencrypted")
       ->envname("KVARVE_INSECURE_PLAINTEXT_OFF_LOOPBACK");
-  app.add_option("--timeout", context.timeout, "How long to wait for it")
+  app.add_option("--timeout", context.timeout,
+                 "How long to wait for it, and for each of its answers")
       ->capture_default_str()
       ->check([](const std::string& text) {
         const absl::StatusOr<int64_t> nanos = ParseDuration(text);

@@ -52,12 +52,30 @@ class ClientTest(Case):
         self.assertRegex(self.kvarve("--version").stdout, r"^kvarve \d+\.\d+\.\d+\n$")
         self.kvarve("status", "--endpoint", "http://x", expect=FAILED)
 
-    def test_what_a_tenant_is_told_from_another_host(self):
+    def start_remote(self, *flags, port=0):
+        """A daemon with gRPC, its port, and the options that ask it there."""
         token = self.file("token", b"0123456789abcdef0123456789abcdef\n")
         os.chmod(token, 0o600)
-        daemon = self.start("--rpc.listen=127.0.0.1:0", f"--rpc.token_file={token}")
+        daemon = self.start(f"--rpc.listen=127.0.0.1:{port}", f"--rpc.token_file={token}", *flags)
         port = re.search(r"rpc_port=(\d+)", daemon.log()).group(1)
-        remote = ("--endpoint", f"kvarve://127.0.0.1:{port}", "--token-file", token)
+        return daemon, port, ("--endpoint", f"kvarve://127.0.0.1:{port}", "--token-file", token)
+
+    def test_a_put_waits_as_long_as_it_is_told(self):
+        """Its second block may come after four seconds: that is too late, and why is said."""
+        _, _, remote = self.start_remote("--tenant.quotas=default=ingest_bytes_per_second:..16KiB")
+        path = self.file("in", os.urandom(2 * BLOCK))
+        put = self.ask("put", *CHAIN, path, *remote, "--timeout", "2s", expect=FAILED)
+        self.assertEqual([block["result"] for block in put["blocks"]], ["stored", "rejected_quota"])
+        self.assertIn('tenant "default" is over its quota of ingest_bytes_per_second: at most 16.0 KiB', put["reason"])
+        self.kvarve("quota", "default", "ingest_bytes_per_second:..1KiB")  # one more, and then none for a minute
+        path = self.file("three", os.urandom(3 * BLOCK))
+        put = self.kvarve("put", *CHAIN, path, *remote, "--timeout", "2s", expect=FAILED)
+        self.assertIn("a part was not taken: tenant", put.stderr)
+        local = self.ask("put", *CHAIN, path, "--timeout", "2s", expect=FAILED)
+        self.assertEqual([block["result"] for block in local["blocks"]], ["exists", "exists", "rejected_quota"])
+
+    def test_what_a_tenant_is_told_from_another_host(self):
+        daemon, _, remote = self.start_remote()
         self.assertEqual(self.ask("prefetch", *CHAIN, *remote, expect=MISS)["hit_blocks"], 0)
         self.assertEqual(self.ask("put", *CHAIN, *remote, self.file("in", os.urandom(3 * BLOCK)))["stored"], 3)
         for where in ((), remote):
