@@ -60,6 +60,13 @@ class ClientTest(Case):
         port = re.search(r"rpc_port=(\d+)", daemon.log()).group(1)
         return daemon, port, ("--endpoint", f"kvarve://127.0.0.1:{port}", "--token-file", token)
 
+    def follow(self, *arguments):
+        process = subprocess.Popen([os.path.join(daemon_case.BINARIES, "kvarve"), "events", "--follow", *arguments],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+        for end in (process.stdout.close, process.stderr.close, process.wait, process.kill):
+            self.addCleanup(end)
+        return process
+
     def test_a_put_waits_as_long_as_it_is_told(self):
         """Its second block may come after four seconds: that is too late, and why is said."""
         _, _, remote = self.start_remote("--tenant.quotas=default=ingest_bytes_per_second:..16KiB")
@@ -73,6 +80,31 @@ class ClientTest(Case):
         self.assertIn("a part was not taken: tenant", put.stderr)
         local = self.ask("put", *CHAIN, path, "--timeout", "2s", expect=FAILED)
         self.assertEqual([block["result"] for block in local["blocks"]], ["exists", "exists", "rejected_quota"])
+
+    def test_a_followed_watch_outlives_its_daemon(self):
+        daemon, port, remote = self.start_remote()
+        path = self.file("in", os.urandom(BLOCK))
+        watch, text = self.follow("--json", "--since", "1", *remote), self.follow("--since", "1", *remote)
+        self.ask("put", *CHAIN, path)
+        first = json.loads(watch.stdout.readline())
+        self.assertEqual((first["kind"], first["sequence"]), ("stored", 1))
+        self.assertRegex(text.stdout.readline(), "^1 stored ")
+        daemon.stop(signal.SIGKILL)
+        daemon, _, _ = self.start_remote(port=port)
+        self.ask("put", *CHAIN, path)  # perhaps before it is back: it is told from the first on
+        missed, again = json.loads(watch.stdout.readline()), json.loads(watch.stdout.readline())
+        self.assertEqual(missed["kind"], "missed")
+        self.assertIn("another life of the node", missed["message"])
+        self.assertEqual((again["kind"], again["sequence"], again["key"]), ("stored", 1, first["key"]))
+        self.assertNotEqual(again["cursor"], first["cursor"])
+        self.assertRegex(text.stdout.readline(), "^1 stored ")
+        for process, number in ((watch, signal.SIGTERM), (text, signal.SIGINT)):
+            process.send_signal(number)
+            self.assertEqual(process.wait(30), GOOD)
+            said = process.stderr.read().splitlines()
+            self.assertEqual(said[-1], f"next: --since {again['cursor']}")
+        self.assertIn("kvarve: events were missed", said[0])
+        daemon.stop()
 
     def test_what_a_tenant_is_told_from_another_host(self):
         daemon, _, remote = self.start_remote()
@@ -97,11 +129,7 @@ class ClientTest(Case):
                          [("stored", depth, "host") for depth in range(3)])
         self.assertEqual(events("--since", told[0]["cursor"]), told[1:])
         self.assertIn(f"next: --since {told[-1]['cursor']}\n", self.kvarve("events", "--since", "1", *remote).stdout)
-        follow = subprocess.Popen([os.path.join(daemon_case.BINARIES, "kvarve"), "events", "--follow", "--json", "--since",
-                                   told[-1]["cursor"], *remote], stdout=subprocess.PIPE, text=True, env=environment())
-        self.addCleanup(follow.stdout.close)
-        self.addCleanup(follow.wait)
-        self.addCleanup(follow.kill)
+        follow = self.follow("--json", "--since", told[-1]["cursor"], *remote)
         self.assertEqual(self.ask("invalidate", "--all", "--yes")["removed_blocks"], 3)
         self.assertEqual(json.loads(follow.stdout.readline())["kind"], "cleared")
 
