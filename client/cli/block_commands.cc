@@ -161,13 +161,41 @@ struct GetFlags {
   bool no_verify = false;
 };
 
-absl::Status WriteAll(std::FILE* file, const std::byte* data, size_t bytes) {
-  if (std::fwrite(data, 1, bytes, file) == bytes) return absl::OkStatus();
-  return absl::InternalError(absl::StrFormat("writing: %s", std::strerror(errno)));
-}
+// Where a get writes to; the file is made, or emptied, when there is something to write.
+class Output {
+ public:
+  explicit Output(const std::string& path) : path_(path) {
+    if (path == "-") file_ = stdout;
+  }
+  ~Output() {
+    if (file_ != nullptr && file_ != stdout) std::fclose(file_);
+  }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  absl::Status Write(const std::byte* data, size_t bytes) {
+    if (bytes == 0) return absl::OkStatus();
+    if (file_ == nullptr) file_ = std::fopen(path_.c_str(), "we");
+    is_refused_ = file_ == nullptr;
+    if (is_refused_) return absl::InvalidArgumentError(path_ + ": " + std::strerror(errno));
+    if (std::fwrite(data, 1, bytes, file_) == bytes) return absl::OkStatus();
+    return absl::InternalError(absl::StrFormat("writing: %s", std::strerror(errno)));
+  }
+  // Whether the path is no good.
+  bool is_refused() const { return is_refused_; }
+  absl::Status Flush() {
+    if (file_ == nullptr || std::fflush(file_) == 0) return absl::OkStatus();
+    return absl::InternalError("the output cannot be written");
+  }
+
+ private:
+  const std::string path_;
+  std::FILE* file_ = nullptr;
+  bool is_refused_ = false;
+};
 
 // Reads the leading blocks found, a part at a time, and writes them out. Returns how many.
-absl::StatusOr<size_t> Copy(const Opened& opened, bool verify, std::FILE* file) {
+absl::StatusOr<size_t> Copy(const Opened& opened, bool verify, Output* output) {
   std::vector<std::byte> memory(std::min(opened.keys.size(), kBlocksPerCall) * opened.block_bytes);
   size_t done = 0;
   while (done < opened.keys.size()) {
@@ -178,7 +206,7 @@ absl::StatusOr<size_t> Copy(const Opened& opened, bool verify, std::FILE* file) 
       destinations[i] = memory.data() + i * opened.block_bytes;
     KV_ASSIGN_OR_RETURN(const size_t got,
                         opened.client->Get(opened.ns, keys, destinations, 0, verify));
-    KV_RETURN_IF_ERROR(WriteAll(file, memory.data(), got * opened.block_bytes));
+    KV_RETURN_IF_ERROR(output->Write(memory.data(), got * opened.block_bytes));
     done += got;
     if (got < keys.size()) break;
   }
@@ -195,16 +223,11 @@ int Get(const Context& context, const GetFlags& flags) {
   }
   const absl::StatusOr<Opened> opened = Open(context, flags.blocks, kStagingBytes);
   if (!opened.ok()) return ReportOpen(context, opened.status());
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(nullptr, &std::fclose);
-  if (!to_stdout) {
-    file.reset(std::fopen(flags.file.c_str(), "we"));
-    if (file == nullptr) return ReportUsage(context, flags.file + ": " + std::strerror(errno));
-  }
-  std::FILE* const out = to_stdout ? stdout : file.get();
-  const absl::StatusOr<size_t> got = Copy(*opened, !flags.no_verify, out);
+  Output output(flags.file);
+  const absl::StatusOr<size_t> got = Copy(*opened, !flags.no_verify, &output);
+  if (output.is_refused()) return ReportOpen(context, got.status());
   if (!got.ok()) return Report(context, got.status());
-  if (std::fflush(out) != 0)
-    return Report(context, absl::InternalError("the output cannot be written"));
+  if (const absl::Status flushed = output.Flush(); !flushed.ok()) return Report(context, flushed);
   const uint64_t mismatches = opened->client->State().checksum_mismatches;
   if (context.json) {
     PrintJson({{"asked_blocks", opened->keys.size()},
@@ -266,7 +289,8 @@ void AddBlockCommands(CLI::App* app, Context* context) {
       app->add_subcommand("get", "Read the leading blocks found, and verify them");
   const auto get_flags = std::make_shared<GetFlags>();
   AddBlockFlags(get, &get_flags->blocks);
-  get->add_option("--output,-o", get_flags->file, "Where to; - is standard output")
+  get->add_option("--output,-o", get_flags->file,
+                  "Where to, when a block is found; - is standard output")
       ->capture_default_str();
   get->add_flag("--no-verify", get_flags->no_verify, "Do not compare checksums");
   get->callback([=] { context->command = [=] { return Get(*context, *get_flags); }; });

@@ -81,6 +81,20 @@ class ClientTest(Case):
         local = self.ask("put", *CHAIN, path, "--timeout", "2s", expect=FAILED)
         self.assertEqual([block["result"] for block in local["blocks"]], ["exists", "exists", "rejected_quota"])
 
+    def test_a_miss_writes_nothing(self):
+        self.start()
+        out, old = os.path.join(self.folder, "out"), self.file("old", b"kept")
+        self.assertEqual(self.ask("get", *CHAIN, "-o", out, expect=MISS)["hit_blocks"], 0)
+        self.assertFalse(os.path.exists(out))
+        self.ask("get", *CHAIN, "-o", old, expect=MISS)
+        with open(old, "rb") as f:
+            self.assertEqual(f.read(), b"kept")
+        self.ask("put", *CHAIN, self.file("in", b"x" * BLOCK))
+        self.ask("get", *CHAIN, "-o", old, expect=MISS)
+        with open(old, "rb") as f:
+            self.assertEqual(f.read(), b"x" * BLOCK)
+        self.assertIn("Is a directory", self.kvarve("get", *CHAIN, "-o", self.folder, expect=USAGE).stderr)
+
     def test_a_followed_watch_outlives_its_daemon(self):
         daemon, port, remote = self.start_remote()
         path = self.file("in", os.urandom(BLOCK))
