@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 
 #include "client/identity/certificate.h"
@@ -136,6 +137,7 @@ TEST_F(ConnectionsTest, TenThousandConnectionsLeaveRoomForTheHonest) {
 #else
   constexpr uint64_t kMemoryMax = 512ull << 20;
 #endif
+  constexpr size_t kWanted = 10'000, kFewest = 1000;
   constexpr uint32_t kCap = 1000;
   rlimit files{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
@@ -143,7 +145,13 @@ TEST_F(ConnectionsTest, TenThousandConnectionsLeaveRoomForTheHonest) {
   files.rlim_cur = files.rlim_max;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
   // Each costs this process one descriptor as a client; the server has two of each that is open.
-  const size_t count = std::min<size_t>(10'000, files.rlim_max - 3 * kCap - 1000);
+  constexpr size_t kOthers = 3 * kCap + 1000;
+  const size_t count =
+      std::min<size_t>(kWanted, files.rlim_max - std::min<rlim_t>(files.rlim_max, kOthers));
+  if (count < kFewest) {
+    GTEST_SKIP() << "this process may open " << files.rlim_max << " files; " << kOthers + kFewest
+                 << " are the fewest for " << kFewest << " connections (ulimit -Hn)";
+  }
   options_.connections.connections = kCap;
   options_.connections.greeting_nanos = 600'000'000'000;
   Start();
@@ -169,9 +177,14 @@ TEST_F(ConnectionsTest, TenThousandConnectionsLeaveRoomForTheHonest) {
       EXPECT_LE(server_->Stats().connections.open, kCap);
     }
   }
+  const auto opened = std::ranges::count_if(flood, &UniqueFd::valid);
+  std::printf("%zu connections were opened of %zu wanted; RLIMIT_NOFILE is %llu\n",
+              static_cast<size_t>(opened), kWanted,
+              static_cast<unsigned long long>(files.rlim_max));
+  EXPECT_GE(static_cast<size_t>(opened), kFewest);
   const ConnectionStats stats = server_->Stats().connections;
   EXPECT_GE(stats.accepted, count / 2);  // some waited in the kernel's queue, pushed out by none
-  EXPECT_GE(stats.pushed_out, count / 2 - kCap);
+  EXPECT_GE(stats.pushed_out + kCap, count / 2);
   EXPECT_LT(ResidentBytes() - std::min(memory, ResidentBytes()), kMemoryMax);
   // Whoever had shown who it is was never touched.
   const v1::Namespace ns = Open(TestDescriptor(4096));
