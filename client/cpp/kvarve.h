@@ -143,6 +143,12 @@ kvarve_code kvarve_lookup(kvarve_client* client, kvarve_namespace ns, const void
                           size_t count, uint64_t hold_us, size_t* found, uint64_t* hold,
                           kvarve_error* error);
 
+/* Has the daemon bring the leading blocks found into memory, and waits for none of them. `started`
+ * (may be null): of those found, how many are on their way. */
+kvarve_code kvarve_prefetch(kvarve_client* client, kvarve_namespace ns, const void* keys,
+                            size_t count, uint64_t request_id, size_t* found, size_t* started,
+                            kvarve_error* error);
+
 /* Copies the leading blocks found to `blocks[i]`, block_bytes each, verified. */
 kvarve_code kvarve_get(kvarve_client* client, kvarve_namespace ns, const void* keys, size_t count,
                        void* const* blocks, uint64_t request_id, size_t* copied,

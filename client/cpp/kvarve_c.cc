@@ -258,6 +258,20 @@ kvarve_code kvarve_lookup(kvarve_client* client, kvarve_namespace ns, const void
   });
 }
 
+kvarve_code kvarve_prefetch(kvarve_client* client, kvarve_namespace ns, const void* keys,
+                            size_t count, uint64_t request_id, size_t* found, size_t* started,
+                            kvarve_error* error) {
+  return Guarded(error, {{"client", client}, {"found", found}}, [&] {
+    KV_ASSIGN_OR_RETURN(const std::vector<kvarve::BlockKey> unpacked,
+                        kvarve::Unpack(*client->client, ns, keys, count));
+    KV_ASSIGN_OR_RETURN(const kvarve::PrefetchResult result,
+                        client->client->Prefetch(ns, unpacked, request_id));
+    *found = result.hit_blocks;
+    if (started != nullptr) *started = result.started_blocks;
+    return absl::OkStatus();
+  });
+}
+
 kvarve_code kvarve_get(kvarve_client* client, kvarve_namespace ns, const void* keys, size_t count,
                        void* const* blocks, uint64_t request_id, size_t* copied,
                        kvarve_error* error) {

@@ -18,7 +18,7 @@ static int UseBlocks(kvarve_client* client, kvarve_namespace ns, const unsigned 
   const void* sources[kBlocks];
   void* destinations[kBlocks];
   uint8_t outcomes[kBlocks];
-  size_t found = 0, copied = 0;
+  size_t found = 0, copied = 0, started = 7;
   uint64_t hold = 0;
   kvarve_view* view = NULL;
   int i;
@@ -36,6 +36,10 @@ static int UseBlocks(kvarve_client* client, kvarve_namespace ns, const unsigned 
   EXPECT(kvarve_lookup(client, ns, keys, kBlocks, 1000000, &found, &hold, &error) == KVARVE_OK);
   EXPECT(found == kBlocks && hold != 0);
   kvarve_release(client, hold);
+  EXPECT(kvarve_prefetch(client, ns, keys, kBlocks, 1, &found, &started, &error) == KVARVE_OK);
+  EXPECT(found == kBlocks && started == 0);
+  EXPECT(kvarve_prefetch(client, ns, keys, 2, 1, &found, NULL, &error) == KVARVE_OK);
+  EXPECT(found == 2);
   EXPECT(kvarve_get(client, ns, keys, kBlocks, destinations, 1, &copied, &error) == KVARVE_OK);
   EXPECT(copied == kBlocks);
   EXPECT(memcmp(memory, memory + kBlocks * kBlockBytes, kBlocks * kBlockBytes) == 0);
@@ -120,6 +124,8 @@ int RunWithNulls(const char* endpoint, const void* descriptor, size_t descriptor
   EXPECT(kvarve_block_bytes(NULL, ns) == 0 && kvarve_key_bytes(NULL, ns) == 0);
   EXPECT(kvarve_lookup(client, ns, keys, 1, 0, NULL, NULL, &error) == bad);
   EXPECT(kvarve_lookup(client, ns, NULL, 1, 0, &size, NULL, &error) == bad);
+  EXPECT(kvarve_prefetch(client, ns, keys, 1, 0, NULL, &size, &error) == bad);
+  EXPECT(kvarve_prefetch(client, ns, NULL, 1, 0, &size, NULL, &error) == bad);
   EXPECT(kvarve_get(client, ns, keys, 1, NULL, 0, &size, &error) == bad);
   EXPECT(kvarve_get(client, ns, keys, 1, no_destinations, 0, &size, &error) == bad);
   EXPECT(kvarve_get(client, ns, keys, 1, no_destinations, 0, NULL, &error) == bad);
