@@ -75,6 +75,7 @@ void AccessRecorder::Record(const CacheAccess& access) {
     if (queued_keys_ + queued.keys.size() <= kQueuedKeysMax) {
       queued_keys_ += queued.keys.size();
       queue_.push_back(std::move(queued));
+      if (queued_keys_ >= kQueuedKeysMax / 2) changed_.notify_all();
       return;
     }
   }
@@ -105,8 +106,10 @@ void AccessRecorder::Run() {
       MutexLock lock(&mutex_);
       const auto until =
           std::chrono::steady_clock::now() + std::chrono::nanoseconds(kWriteEveryNanos);
-      while (!is_stopping_ && std::chrono::steady_clock::now() < until)
+      while (!is_stopping_ && queued_keys_ < kQueuedKeysMax / 2 &&
+             std::chrono::steady_clock::now() < until) {
         changed_.wait_until(mutex_, until);
+      }
       is_last = is_stopping_;
       queue.swap(queue_);
       queued_keys_ = 0;
