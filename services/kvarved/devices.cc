@@ -18,8 +18,9 @@
 namespace kvarve {
 namespace {
 
-// Under another name until it is whole: a start that is killed meanwhile leaves nothing that the
-// next one would take for something of somebody else's.
+// Not written over, which takes minutes to hours while nobody is served: the first pass over it may
+// be slower instead. Under another name until it is whole: a start that is killed meanwhile leaves
+// nothing that the next one would take for something of somebody else's.
 absl::Status Make(const NvmeOptions& nvme, const std::string& path) {
   const std::string unfinished = path + ".unfinished";
   FormatOptions format;
@@ -27,14 +28,7 @@ absl::Status Make(const NvmeOptions& nvme, const std::string& path) {
   format.segment_bytes = SegmentBytesFor(format.bytes);
   KvLog(LogLevel::kInfo, "makes a device",
         {{"device", path}, {"bytes", FormatBytes(format.bytes)}});
-  int told = 0;
-  format.progress = [&](uint64_t done, uint64_t total) {
-    const int tenth = static_cast<int>(done * 10 / std::max<uint64_t>(total, 1));
-    if (tenth <= told) return;
-    told = tenth;
-    KvLog(LogLevel::kInfo, "makes a device",
-          {{"device", path}, {"percent", absl::StrFormat("%d", tenth * 10)}});
-  };
+  format.overwrite = false;
   KV_RETURN_IF_ERROR(FormatDevice(unfinished, format).status());
   if (::rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
   return absl::InternalError(absl::StrFormat("%s cannot be renamed to %s: %s", unfinished, path,

@@ -4,6 +4,7 @@ what is refused, and what the refusal says to do.
 
 usage: device_cli_test.py FOLDER_OF_BINARIES [TEST...]
 """
+import errno
 import os
 import pty
 import shutil
@@ -157,6 +158,13 @@ class DaemonTest(DeviceCase):
         daemon = self.serve("a", KVARVE_NVME_DEVICE_BYTES="128MiB")
         self.assertIn("keeps the size it was made with", daemon.log())
         self.assertEqual(os.path.getsize(self.path("a")), 64 << 20)
+        self.assertEqual(daemon.stop(), 0)
+        # The space is taken and not written over: a large one would keep everybody waiting.
+        self.serve("b", KVARVE_NVME_DEVICE_BYTES="1GiB")
+        self.assertGreaterEqual(os.stat(self.path("b")).st_blocks * 512, 1 << 30)
+        with open(self.path("b"), "rb") as f, self.assertRaises(OSError) as nothing:
+            os.lseek(f.fileno(), 16 << 20, os.SEEK_DATA)
+        self.assertEqual(nothing.exception.errno, errno.ENXIO)
 
     def test_a_start_that_is_killed_while_it_makes_a_device(self):
         daemon = self.serve("a", KVARVE_NVME_DEVICE_BYTES="2GiB", wait=False)
