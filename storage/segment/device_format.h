@@ -25,8 +25,8 @@ struct FormatOptions {
   uint64_t bytes = 0;  // of a regular file; 0: what it has. A block device is used whole.
   uint64_t segment_bytes = 256ull << 20;
   bool force = false;  // even if it holds something that is not ours
-  // Writes every page once: the first pass over a fresh file may cost half of the speed, and nothing
-  // of what lay there before stays.
+  // Writes every page once: the first pass over a fresh file may cost half of the speed, and
+  // nothing of what lay there before stays.
   bool overwrite = true;
   std::function<void(uint64_t done, uint64_t total)> progress;
   std::function<void(std::span<uint8_t>)> random;  // of uuid and secret; null: the kernel's
