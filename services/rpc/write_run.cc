@@ -245,17 +245,18 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   uint32_t recompute_us_ = 0;
 
   grpc::ByteBuffer frame_;
-  // Of the block that is coming: its bytes that have come, the checksum that was promised, and what
-  // became of it.
-  std::unique_ptr<BlockPut> put_;  // null: that is known
-  uint64_t offset_ = 0;
-  std::optional<uint64_t> expected_;
-  v1::PutResult result_ = v1::PUT_UNSPECIFIED;
   std::vector<v1::PutResult> results_;
   absl::Status quota_;
   int64_t retry_nanos_ = 0;
   uint64_t bytes_ = 0;
   absl::Status status_;
+
+  // Of the block that is coming: its bytes that have come, the checksum that was promised, and what
+  // became of it.
+  std::unique_ptr<BlockPut> put_;  // null: that is known; tells quota_ and retry_nanos_
+  uint64_t offset_ = 0;
+  std::optional<uint64_t> expected_;
+  v1::PutResult result_ = v1::PUT_UNSPECIFIED;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // WriteRun: frames come and are copied, once and while they are hot, from gRPC's own slices to
-// where their block will be in the cache. A stream holds one block's place and a frame at most, and
-// pays for them in advance: a node that has no room for that sheds the stream at its first frame.
+// where their block will be in the cache. A stream holds one block's place and two frames at most,
+// and pays for a block and a frame in advance: a node that has no room for that sheds the stream at
+// its first frame.
 //
 // THREADS: gRPC's.  BLOCKS: for a frame's copy.
 #ifndef KVARVE_SERVICES_RPC_WRITE_RUN_H_

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "storage/base/clock.h"
 #include "storage/block/checksum.h"
 #include "storage/cache/cache.h"
 #include "storage/cache/devices_testing.h"
@@ -196,6 +197,51 @@ TEST_F(BlockPutTest, SlowOnesTakeNoneOfWhatMayBeOnItsWayToDevices) {
   node_->faults().ReleaseWrites();
   ASSERT_TRUE(node_->WaitDevices());
   EXPECT_EQ(node_->Read(ns, quick), 4u);
+}
+
+// Where it is decided otherwise, it is not for want of devices.
+TEST_F(BlockPutTest, OnlyWhatWouldBeStoredIsShed) {
+  constexpr uint64_t kDirty = 8 * kMiBytes;
+  node_.emplace(testing::NodeOptions{.dirty_bytes = kDirty});
+  const NamespaceInfo ns = node_->Open("a"), other = node_->Open("b");
+  const std::vector<BlockKey> chain = KeyChain(1, kDirty / kTestBlock), root = KeyChain(2, 1);
+  const auto late = Begin(ns, chain, 0), gone = Begin(other, root, 0), wrong = Begin(ns, root, 0);
+  auto dropped = Begin(ns, KeyChain(3, 1), 0);
+  node_->cache().Invalidate(other.handle);
+  node_->faults().Set(&testing::DeviceFaults::hold_writes, true);
+  for (const PutResult result : node_->Put(ns, chain)) EXPECT_EQ(result, PutResult::kStored);
+  ASSERT_EQ(node_->Stats().dirty_bytes, kDirty);
+  Append(late.get(), BytesOf(ns, chain[0]), 0, ns.block_bytes);
+  EXPECT_EQ(*late->Finish(std::nullopt), PutResult::kExists);
+  Append(gone.get(), BytesOf(other, root[0]), 0, ns.block_bytes);
+  EXPECT_EQ(*gone->Finish(std::nullopt), PutResult::kRejectedInvalidated);
+  Append(wrong.get(), BytesOf(ns, root[0]), 0, ns.block_bytes);
+  EXPECT_EQ(wrong->Finish(1).status().code(), absl::StatusCode::kDataLoss);
+  dropped.reset();
+  EXPECT_EQ(node_->Stats().shed_blocks, 0u);
+  EXPECT_EQ(node_->cache().Stats().put_blocks[static_cast<int>(PutResult::kShed)], 0u);
+  node_->faults().ReleaseWrites();
+  ASSERT_TRUE(node_->WaitDevices());
+}
+
+// Else a peer could use up others' rate with the first bytes of blocks.
+TEST_F(BlockPutTest, OnesThatAreDroppedCostNothingOfTheRate) {
+  constexpr uint64_t kBlocksASecond = 8;
+  testing::NodeOptions options{.devices = 0};
+  options.quotas["slow"].of(Resource::kIngest).ceiling = kBlocksASecond * kTestBlock;
+  node_.emplace(options);
+  const NamespaceInfo ns = node_->Open("model", "slow");
+  for (uint64_t i = 0; i < 100 * kBlocksASecond; ++i) {
+    ASSERT_TRUE(Begin(ns, KeyChain(i, 1), 0)->wants_bytes()) << i << quota_;
+  }
+  // Those that are stored do cost it.
+  uint64_t stored = 0;
+  const int64_t start = SystemClock::Get()->NowNanos();
+  while (stored < 100 && Begin(ns, KeyChain(stored, 1), 0)->wants_bytes()) {
+    ASSERT_EQ(*PutWhole(ns, KeyChain(stored++, 1), 0), PutResult::kStored);
+    const int64_t seconds = (SystemClock::Get()->NowNanos() - start) / 1'000'000'000;
+    ASSERT_LE(stored, kBlocksASecond * (static_cast<uint64_t>(seconds) + 3));
+  }
 }
 
 // Begun, fed, finished and dropped in any order, between invalidations, evictions and other sizes

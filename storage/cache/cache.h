@@ -7,7 +7,8 @@
 // last lease.
 //
 // THREADS: any. One mutex guards all state; it is never held over a copy or I/O, and never longer
-// than one batch of kKeysPerHold keys.  BLOCKS: Put, for the copies, in the caller's thread.
+// than one batch of kKeysPerHold keys.  BLOCKS: Put and BlockPut, for the copies, in the caller's
+// thread.
 #ifndef KVARVE_STORAGE_CACHE_CACHE_H_
 #define KVARVE_STORAGE_CACHE_CACHE_H_
 
@@ -170,8 +171,8 @@ struct PutRequest {
 };
 
 // A block that is being put in pieces, in memory that nobody writes meanwhile (as a network's
-// buffers are). It has its slot from the begin on, and nobody sees it before it is finished.
-// THREADS: one at a time. The cache, and what the request points to, outlive it.
+// buffers are). It has its slot from the begin on, its parent stays, and nobody sees it before it
+// is finished. THREADS: one at a time. The cache, and what the request points to, outlive it.
 class BlockPut {
  public:
   // Not finished: the slot is free again, and nothing was put.

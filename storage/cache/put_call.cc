@@ -182,7 +182,7 @@ size_t PutCall::Publish(size_t begin, size_t end, std::span<const uint64_t> chec
   MutexLock lock(&r_.mutex);
   r_.BeginRequest(ns_.index, request_.request_id);
   r_.reserved_slots -= slots_.size();
-  if (reserves_dirty_later_ && !ReserveDirtyNow()) end = begin;
+  if (reserves_dirty_later_ && begin < end && IsToStore(begin) && !ReserveDirtyNow()) end = begin;
   size_t slot = 0;
   size_t i = begin;
   for (; i < end; ++i) {
@@ -201,6 +201,10 @@ size_t PutCall::Publish(size_t begin, size_t end, std::span<const uint64_t> chec
     ++slot;
     if (results_[i] != PutResult::kStored) Offer(i);
   }
+  // What was taken of the rate for bytes that may never have come is given back.
+  if (reserves_dirty_later_) {
+    r_.ingest.Return(ns_.info.pool, (slots_.size() - slot) * ns_.info.block_bytes);
+  }
   for (; slot < slots_.size(); ++slot) r_.FreeSlot(slots_[slot]);
   slots_.clear();
   for (const size_t expected : expected_) r_.families.Expect(NameOf(expected), false);
@@ -214,6 +218,10 @@ void PutCall::ReserveDirtyLater() {
   MutexLock lock(&r_.mutex);
   reserves_dirty_later_ = true;
   if (r_.tier != nullptr) r_.tier->UnreserveDirty(std::exchange(reserved_dirty_, 0));
+}
+
+bool PutCall::IsToStore(size_t i) const {
+  return Current() && r_.index->Find(ns_.index, request_.keys[i]) == kNoEntry;
 }
 
 bool PutCall::ReserveDirtyNow() {

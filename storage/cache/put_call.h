@@ -44,7 +44,8 @@ class PutCall {
   // A snapshot: sizes never change, the epoch tells an invalidation; and it is open meanwhile.
   const NamespaceRecord& ns() const { return ns_; }
   // Whoever fills the slots slowly must not keep others from the devices: what the group has
-  // reserved of what may be on its way there is asked for again when it is published.
+  // reserved of what may be on its way there is asked for again when it is published. And what it
+  // took of the rate of puts goes back for what is not.
   void ReserveDirtyLater();
 
  private:
@@ -66,6 +67,8 @@ class PutCall {
   // Null: block `i` is a root.
   const BlockKey* ParentOf(size_t i) const;
   void Copy(size_t begin, size_t end);
+  // Whether nobody else stored it meanwhile, and it was not invalidated.
+  bool IsToStore(size_t i) const;
   // False: too much is on its way to devices.
   bool ReserveDirtyNow();
   void Shed();
