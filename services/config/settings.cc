@@ -240,8 +240,10 @@ constexpr Setting kSettings[] = {
      "again.",
      32 * kMi, kMaxBytes},
     {"rpc.write_bytes", SettingType::kBytes, "256MiB", "1GiB",
-     "Most memory for blocks that remote clients are sending; beyond it writes are shed and told "
-     "when to come again.",
+     "Most bytes of blocks that remote clients are sending, which lie in the host tier meanwhile, "
+     "and of their frames; a quarter of arena.capacity_bytes at most, but at least 32 MiB. Beyond "
+     "it "
+     "writes are shed and told when to come again.",
      32 * kMi, kMaxBytes},
     {"rpc.pin_bytes", SettingType::kBytes, "0", "8GiB",
      "Most bytes that one tenant's remote clients pin. 0: as limits.lease_total_bytes allows.", 0,

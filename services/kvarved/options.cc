@@ -20,6 +20,7 @@ namespace {
 
 constexpr int64_t kNanosPerMilli = 1'000'000;
 constexpr int64_t kNanosPerSecond = 1'000'000'000;
+constexpr uint64_t kWriteBytesLeast = 32 << 20;
 
 absl::Status Wrong(const Config& config, std::string_view name, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrFormat("%s (%s): %s", name, config.Origin(name), why));
@@ -240,7 +241,8 @@ AuthOptions AuthOf(const Config& config) {
   return auth;
 }
 
-absl::StatusOr<std::optional<RpcServerOptions>> RpcOptionsOf(const Config& config) {
+absl::StatusOr<std::optional<RpcServerOptions>> RpcOptionsOf(const Config& config,
+                                                             uint64_t capacity_bytes) {
   const ListenAddress& listen = config.Address("rpc.listen");
   if (listen.off()) return std::nullopt;
   RpcServerOptions rpc;
@@ -267,7 +269,9 @@ absl::StatusOr<std::optional<RpcServerOptions>> RpcOptionsOf(const Config& confi
   rpc.connections.connections = static_cast<uint32_t>(config.Int("rpc.max_connections"));
   rpc.connections.greeting_nanos = config.DurationNanos("rpc.greeting");
   rpc.streams.streams = static_cast<uint32_t>(config.Int("rpc.max_streams"));
-  rpc.streams.write_bytes = config.Bytes("rpc.write_bytes");
+  // Blocks that come lie in the host tier, however slowly: the greater part of it is not theirs.
+  rpc.streams.write_bytes =
+      std::min(config.Bytes("rpc.write_bytes"), std::max(capacity_bytes / 4, kWriteBytesLeast));
   rpc.streams.stall_nanos = config.DurationNanos("rpc.stall");
   return rpc;
 }
@@ -304,7 +308,7 @@ absl::StatusOr<DaemonOptions> DaemonOptionsOf(const Config& config, const HostMe
   options.record_path = config.Text("record.path");
   options.record_bytes_max = config.Bytes("record.max_bytes");
   options.metrics = config.Address("metrics.listen");
-  KV_ASSIGN_OR_RETURN(options.rpc, RpcOptionsOf(config));
+  KV_ASSIGN_OR_RETURN(options.rpc, RpcOptionsOf(config, options.cache.arena.capacity_bytes));
   if (options.rpc.has_value()) {
     options.rpc->connections.quotas = options.local.quotas;
     options.rpc->connections.default_quota = options.local.default_quota;

@@ -59,6 +59,22 @@ TEST(DaemonOptionsTest, Defaults) {
   EXPECT_EQ(options->cache.arena.chunk_bytes, ArenaOptions().chunk_bytes);
 }
 
+// Blocks that come lie in the host tier: a quarter of it is enough for them.
+TEST(DaemonOptionsTest, WhatMayComeAtOnceFollowsTheHostTier) {
+  const auto write_bytes = [](const char* capacity, const char* wanted) {
+    const auto options = Options({{"arena.capacity_bytes", capacity},
+                                  {"rpc.listen", "127.0.0.1:0"},
+                                  {"rpc.token_file", "/tmp/token"},
+                                  {"rpc.write_bytes", wanted}});
+    EXPECT_TRUE(options.ok()) << options.status();
+    return options->rpc->streams.write_bytes >> 20;
+  };
+  EXPECT_EQ(write_bytes("8GiB", "256MiB"), 256u);
+  EXPECT_EQ(write_bytes("512MiB", "256MiB"), 128u);
+  EXPECT_EQ(write_bytes("512MiB", "64MiB"), 64u);
+  EXPECT_EQ(write_bytes("64MiB", "256MiB"), 32u);
+}
+
 TEST(DaemonOptionsTest, EverySettingArrives) {
   const auto options = Options({{"socket.path", "/tmp/s"},
                                 {"socket.allow_uids", "1,2"},
