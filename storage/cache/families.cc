@@ -110,6 +110,8 @@ Families::Family* Families::FamilyOf(const Name& parent, uint32_t group) {
     family->group = group;
     family->number = ++next_number_;
   }
+  // One that only expects may be of a namespace whose index is another's now.
+  if (family->ring == kNone && family->aside == 0) family->group = group;
   return family.get();
 }
 
