@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdarg>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -24,7 +25,7 @@ namespace kvarve {
 namespace {
 
 constexpr size_t kDeviceBytes = sizeof(CatalogueDevice);
-constexpr off_t kRoomBytes = 1 << 20;  // that a start should find
+constexpr off_t kRoomBytes = 1 << 20;  // that a start should find, beside its log
 
 // Device, then the id with its highest byte first: segments of a device are sorted by age.
 std::string KeyOf(const CatalogueDevice& device, uint64_t segment_id) {
@@ -152,12 +153,25 @@ bool IsDamage(const rocksdb::Status& status) {
   return status.IsCorruption() || status.IsInvalidArgument() || status.IsNotSupported();
 }
 
+// So much an open may write: the log of a life that was killed becomes a table.
+off_t RoomFor(const std::string& path) {
+  off_t bytes = kRoomBytes;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+    std::error_code unknown;
+    const uintmax_t size = entry.path().extension() == ".log" ? entry.file_size(unknown) : 0;
+    if (!unknown) bytes += static_cast<off_t>(size);
+  }
+  return bytes;
+}
+
 // A start on a full disk leaves what is there alone. OK, too, where this cannot be told.
 absl::Status CheckRoom(const std::string& path) {
+  const off_t room = RoomFor(path);
   const std::string name = path + "/room";
   const UniqueFd file(::open(name.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.valid()) return absl::OkStatus();
-  const int error = ::posix_fallocate(file.get(), 0, kRoomBytes);
+  const int error = ::posix_fallocate(file.get(), 0, room);
   ::unlink(name.c_str());
   if (error != ENOSPC && error != EDQUOT && error != EFBIG) return absl::OkStatus();
   return absl::InternalError("catalogue " + path + ": " + std::generic_category().message(error));

@@ -59,6 +59,7 @@ absl::Status CheckSpace(const DeviceFile& file, uint64_t bytes) {
   struct statvfs space;
   if (::fstat(file.fd.get(), &facts) != 0 || ::fstatvfs(file.fd.get(), &space) != 0)
     return absl::OkStatus();
+  if (space.f_blocks == 0) return absl::OkStatus();  // it does not say
   const uint64_t held = static_cast<uint64_t>(facts.st_blocks) * 512;
   const uint64_t free = static_cast<uint64_t>(space.f_bfree) * space.f_frsize;
   if (bytes <= held || bytes - held <= free) return absl::OkStatus();

@@ -108,7 +108,7 @@ TEST_F(DeviceFileTest, NoSpaceIsResourceExhaustedAndTakesNone) {
 }
 
 // What the check of the space does not see: the file is as it was.
-TEST_F(DeviceFileTest, AnAllocationThatFailsHalfwayIsTakenBack) {
+TEST_F(DeviceFileTest, AnAllocationThatIsRefusedLeavesTheFileAsItWas) {
   constexpr int kNotAllowed = 77;
   const pid_t child = ::fork();
   if (child == 0) {
