@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -123,6 +124,13 @@ bool Passes(const absl::Status& status) {
          absl::IsResourceExhausted(status);
 }
 
+// Ends early when interrupted.
+void Pause(int64_t nanos) {
+  for (; nanos > 0 && !is_interrupted; nanos -= kWaitNanos) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(nanos, kWaitNanos)));
+  }
+}
+
 // Until interrupted, or refused for good.
 absl::Status Follow(const Context& context, Client* client, int64_t timeout_nanos,
                     EventCursor* cursor) {
@@ -136,7 +144,8 @@ absl::Status Follow(const Context& context, Client* client, int64_t timeout_nano
     if (is_interrupted) return absl::OkStatus();
     if (!Passes(status)) return status;
     if (*cursor != before) pauses.Reset();
-    std::this_thread::sleep_for(std::chrono::nanoseconds(pauses.Next()));
+    Pause(pauses.Next());
+    if (is_interrupted) return absl::OkStatus();
   }
 }
 

@@ -52,8 +52,9 @@ class ClientTest(Case):
         self.assertRegex(self.kvarve("--version").stdout, r"^kvarve \d+\.\d+\.\d+\n$")
         self.kvarve("status", "--endpoint", "http://x", expect=FAILED)
 
-    def start_remote(self, *flags, port=0):
+    def start_remote(self, *flags, port=None):
         """A daemon with gRPC, its port, and the options that ask it there."""
+        port = port or daemon_case.free_port()
         token = self.file("token", b"0123456789abcdef0123456789abcdef\n")
         os.chmod(token, 0o600)
         daemon = self.start(f"--rpc.listen=127.0.0.1:{port}", f"--rpc.token_file={token}", *flags)

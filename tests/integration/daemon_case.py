@@ -1,9 +1,11 @@
 """What tests of kvarved and kvarve as processes share: a daemon in a folder of its own, and the commands run against it."""
 import json
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +28,20 @@ def environment(**more):
     """Without the KVARVE_ variables of whoever runs the test. A process that must not be traced cannot look for leaks."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("KVARVE")}
     return clean | {"ASAN_OPTIONS": "detect_leaks=0", **more}
+
+
+def free_port():
+    """Below those that the kernel gives connections: one of these could take it between two daemons."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as limits:
+        end = int(limits.read().split()[0])
+    while True:
+        port = random.randrange(10_000, max(end, 10_001))
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 class Daemon:
