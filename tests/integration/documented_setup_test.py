@@ -5,20 +5,15 @@ usage: documented_setup_test.py FOLDER_OF_BINARIES
 """
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
+from daemon_case import free_port
+
 BINARIES = ""  # from the command line
 PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "security.md")
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class DocumentedSetup(unittest.TestCase):
