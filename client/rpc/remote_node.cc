@@ -15,6 +15,7 @@
 #include "client/trace/trace.h"
 #include "storage/base/abseil.h"
 #include "storage/base/clock.h"
+#include "storage/base/freed_memory.h"
 #include "storage/base/status_macros.h"
 
 namespace kvarve::client {
@@ -39,6 +40,8 @@ int64_t Now() { return SystemClock::Get()->NowNanos(); }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const Endpoint& endpoint, const std::string& server_name,
                                            const std::shared_ptr<grpc::ChannelCredentials>& tls) {
+  static const bool once = (KeepFreedMemory(), true);
+  static_cast<void>(once);
   grpc::ChannelArguments arguments;
   // Each Client has its own connection, as on the same host.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);

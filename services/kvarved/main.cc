@@ -20,6 +20,7 @@
 #include "services/kvarved/config_schema.h"
 #include "services/kvarved/daemon.h"
 #include "services/metrics/exposition.h"
+#include "storage/base/freed_memory.h"
 #include "storage/base/huge_pages.h"
 #include "storage/base/log.h"
 #include "storage/base/status_macros.h"
@@ -115,6 +116,7 @@ int Serve(const DaemonOptions& options) {
   SetLogFormat(options.log_format);
   const sigset_t stop_signals = BlockStopSignals();
   RaiseFileLimit();
+  KeepFreedMemory();
   if (const absl::Status hidden = HideMemory(); !hidden.ok()) return Fail(kExitFailed, hidden);
 
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(options);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "storage/base/freed_memory.h"
 #include "storage/base/status_macros.h"
 #include "tests/perf/bare_stream.h"
 #include "tests/perf/bare_stream_wire.h"
@@ -88,6 +89,7 @@ std::shared_ptr<grpc::ServerCredentials> Credentials(const std::string& tls) {
 
 int Main(int argc, char** argv) {
   KV_CHECK(argc == 2 || argc == 3);
+  KeepFreedMemory();  // as kvarved does
   Service service;
   grpc::ServerBuilder builder;
   builder.AddListeningPort(std::string("127.0.0.1:") + argv[1],

@@ -1,0 +1,57 @@
+#include "storage/base/freed_memory.h"
+
+#include <sys/resource.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace kvarve {
+namespace {
+
+constexpr size_t kBlockBytes = 1 << 20;
+constexpr int kBlocks = 16;
+constexpr int kRounds = 20;
+constexpr long kPages = kBlocks * (kBlockBytes / 4096);
+
+// Page faults of this process while it takes, writes and frees the blocks so many times.
+long FaultsOf(int rounds) {
+  rusage before, after;
+  ::getrusage(RUSAGE_SELF, &before);
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<void*> blocks;
+    for (int i = 0; i < kBlocks; ++i) {
+      blocks.push_back(std::malloc(kBlockBytes));
+      std::memset(blocks.back(), round, kBlockBytes);
+    }
+    while (!blocks.empty()) {
+      std::free(blocks.back());
+      blocks.pop_back();
+    }
+  }
+  ::getrusage(RUSAGE_SELF, &after);
+  return after.ru_minflt - before.ru_minflt;
+}
+
+TEST(FreedMemory, IsKeptForTheNextAllocation) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "the sanitizer has an allocator of its own";
+#else
+  FaultsOf(1);
+  ASSERT_GT(FaultsOf(kRounds), kRounds * kPages / 2) << "glibc gives it back by itself no longer";
+  KeepFreedMemory();
+  FaultsOf(1);
+  EXPECT_LT(FaultsOf(kRounds), kPages / 2);
+  std::thread([] {  // whose heap is another
+    FaultsOf(1);
+    EXPECT_LT(FaultsOf(kRounds), kPages / 2);
+  }).join();
+#endif
+}
+
+}  // namespace
+}  // namespace kvarve
