@@ -39,7 +39,7 @@ PutOutcome OutcomeOf(int result) {
 
 // Both sides still have so much in their caches when they come to it again: the daemon copies a
 // frame when it is there, and here it is sent right after it was summed.
-constexpr uint64_t kFrameBytes = 256 << 10;
+constexpr uint64_t kFrameBytes = 512 << 10;
 static_assert(kFrameBytes <= frames::kMaxPayloadBytes);
 // About ten microseconds of summing.
 constexpr uint64_t kSummedAtOnce = 128 << 10;

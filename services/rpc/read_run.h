@@ -25,7 +25,7 @@ inline constexpr uint32_t kRetryAfterMillis = 50;
 // Payload of a frame: of a block, or of several where the reader takes several. gRPC's cost of a
 // message is paid once for so many bytes; more of them leave the reader's cache before it has them
 // all and copies the first.
-inline constexpr uint64_t kFrameBytes = 256ull << 10;
+inline constexpr uint64_t kFrameBytes = 1024ull << 10;
 static_assert(kFrameBytes <= frames::kMaxPayloadBytes);
 // Leased at once for one stream: a block at least.
 inline constexpr uint64_t kReadPieceBytes = 16ull << 20;
