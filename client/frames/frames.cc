@@ -26,7 +26,7 @@ struct Numbers {
   uint64_t open, index, offset, block_bytes, checksum, more_checksums;
 };
 constexpr Numbers kBlockNumbers = {0, 1, 2, 3, 4, 5};
-constexpr Numbers kWriteNumbers = {1, 2, 3, 0, 4, 0};
+constexpr Numbers kWriteNumbers = {1, 2, 3, 0, 4, 5};
 constexpr const Numbers& NumbersOf(Kind kind) {
   return kind == Kind::kBlock ? kBlockNumbers : kWriteNumbers;
 }

@@ -32,8 +32,9 @@ inline constexpr uint64_t kMaxPayloadBytes = 2ull << 20;
 // Fields before the payload. A WriteRun's opening has its keys there.
 inline constexpr size_t kMaxFrameHeaderBytes = 40 << 10;
 inline constexpr size_t kMaxBlocksPerRun = 1024;
-// A BlockFrame holds a part of one block, or so many whole ones.
+// A frame holds a part of one block, or so many whole ones; a WriteFrame of so many bytes at most.
 inline constexpr size_t kMaxBlocksPerFrame = 64;
+inline constexpr uint64_t kMaxWrittenTogetherBytes = 256 << 10;
 
 // Fields before the payload, of BlockFrame and of WriteFrame.
 struct FrameFields {
@@ -42,7 +43,7 @@ struct FrameFields {
   uint64_t offset = 0;
   uint64_t block_bytes = 0;          // BlockFrame only
   std::optional<uint64_t> checksum;  // 0 and absent are the same in a BlockFrame
-  // BlockFrame only: of the whole blocks behind the first; at most kMaxBlocksPerFrame - 1.
+  // Of the whole blocks behind the first; at most kMaxBlocksPerFrame - 1.
   std::vector<uint64_t> more_checksums = {};
 
   friend bool operator==(const FrameFields&, const FrameFields&) = default;

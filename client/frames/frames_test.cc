@@ -44,6 +44,9 @@ TEST(Frames, GoldenBytes) {
   FrameFields write{"", 1, 0, 0, 0};
   EXPECT_EQ(Bytes(FrameHeader(Kind::kWrite, write, 1)),
             std::string("\x10\x01\x21\0\0\0\0\0\0\0\0\x7a\x01", 13));
+  write.more_checksums = {3};
+  EXPECT_EQ(Bytes(FrameHeader(Kind::kWrite, write, 2)),
+            std::string("\x10\x01\x21\0\0\0\0\0\0\0\0\x2a\x08\3\0\0\0\0\0\0\0\x7a\x02", 23));
   EXPECT_EQ(OpeningFrame("ab"),
             "\x0a\x02"
             "ab");
@@ -63,9 +66,9 @@ TEST(Frames, RoundTripsOverRandomSplits) {
       if (random() % 2 == 0) fields.checksum.reset();
     } else {
       if (*fields.checksum == 0) fields.checksum.reset();
-      fields.more_checksums.resize(random() % 2 == 0 ? random() % kMaxBlocksPerFrame : 0);
-      for (uint64_t& checksum : fields.more_checksums) checksum = random();
     }
+    fields.more_checksums.resize(random() % 2 == 0 ? random() % kMaxBlocksPerFrame : 0);
+    for (uint64_t& checksum : fields.more_checksums) checksum = random();
     std::string payload(random() % 300, '\0');
     for (char& c : payload) c = static_cast<char>(random());
     const std::string bytes = Bytes(FrameHeader(kind, fields, payload.size())) + payload;

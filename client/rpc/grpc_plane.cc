@@ -252,7 +252,8 @@ absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const
     const size_t begin = outcomes.size();
     PutAgain now;
     const absl::Status status = node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
-      return WriteRun(node_.link(), info, chain, begin, source, deadline, &outcomes, &now);
+      return WriteRun(node_.link(), info, chain, begin, source, node_.max_blocks_per_write_frame(),
+                      deadline, &outcomes, &now);
     });
     // Time that ran out on a put that was sent away before ran out for want of room.
     const bool no_room = again.nanos > 0 && absl::IsDeadlineExceeded(status);

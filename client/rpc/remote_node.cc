@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/frames/frames.h"
 #include "client/rpc/grpc_status.h"
 #include "client/trace/trace.h"
 #include "storage/base/abseil.h"
@@ -364,6 +365,8 @@ void RemoteNode::TakeHello(const v1::HelloReply& reply, const std::vector<Client
   state_.incarnation = reply.incarnation();
   state_.daemon_version = reply.daemon_version();
   max_pin_ms_ = reply.limits().max_pin_ms();
+  max_blocks_per_write_frame_ = std::clamp<size_t>(reply.limits().max_blocks_per_write_frame(), 1,
+                                                   frames::kMaxBlocksPerFrame);
   ++hellos_;
   for (size_t i = 0; i < named.size(); ++i) {
     Entry& entry = namespaces_[named[i]];
@@ -427,6 +430,11 @@ void RemoteNode::CountMismatch() {
 uint64_t RemoteNode::incarnation() const {
   MutexLock lock(&mutex_);
   return state_.incarnation;
+}
+
+size_t RemoteNode::max_blocks_per_write_frame() const {
+  MutexLock lock(&mutex_);
+  return max_blocks_per_write_frame_;
 }
 
 uint32_t RemoteNode::max_pin_ms() const {

@@ -87,6 +87,8 @@ class RemoteNode {
   bool in_child() const { return stamp_.InChild(); }
   uint64_t incarnation() const;
   uint32_t max_pin_ms() const;
+  // Whole blocks that a frame of a put may hold.
+  size_t max_blocks_per_write_frame() const;
 
  private:
   void KeepConnected();
@@ -124,6 +126,7 @@ class RemoteNode {
   Breaker breaker_ ABSL_GUARDED_BY(mutex_);
   ClientState state_ ABSL_GUARDED_BY(mutex_);
   uint32_t max_pin_ms_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t max_blocks_per_write_frame_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t hellos_ ABSL_GUARDED_BY(mutex_) = 0;
   bool was_lost_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t noted_ ABSL_GUARDED_BY(mutex_) = 0;  // when a call ended the last time

@@ -44,67 +44,89 @@ static_assert(kFrameBytes <= frames::kMaxPayloadBytes);
 // About ten microseconds of summing.
 constexpr uint64_t kSummedAtOnce = 128 << 10;
 
-// Sends the opening and the blocks of a run. A block's checksum goes with its last frame; each
-// frame is summed while the one before is on its way.
+// A frame's place in a run: a part of one block, or whole ones.
+struct Part {
+  size_t block = 0;
+  uint64_t offset = 0;  // in it
+  size_t blocks = 1;
+  uint64_t bytes = 0;
+};
+
+// Sends the opening and the blocks of a run. A block's checksum goes with its last frame; what a
+// frame holds is summed while the frame before is on its way.
 class BlockSender {
  public:
   BlockSender(const OpenNamespaceInfo& info, std::span<const BlockKey> keys, const std::byte* first,
-              const std::shared_ptr<void>& hold, RunStream* stream)
-      : info_(info), keys_(keys), source_{first, hold}, stream_(stream) {}
+              const std::shared_ptr<void>& hold, size_t blocks_per_frame, RunStream* stream)
+      : info_(info),
+        keys_(keys),
+        source_{first, hold},
+        stream_(stream),
+        together_(std::clamp<size_t>(frames::kMaxWrittenTogetherBytes / info.block_bytes, 1,
+                                     blocks_per_frame)) {
+    sums_.reserve(keys.size());
+  }
 
   // Ends early when the peer hears no more: its answer says why.
   void Send(const grpc::ByteBuffer& opening) {
-    BeginSum(0);
+    Part part = PartAt(0, 0);
+    SumTo(part);
     if (!Write(opening, false)) return;
-    for (size_t i = 0; i < keys_.size(); ++i) {
-      if (!SendBlock(i)) return;
+    while (part.block < keys_.size()) {
+      while (SumPiece()) {  // what is left of this part
+      }
+      const frames::FrameHeader header(frames::Kind::kWrite, FieldsOf(part), part.bytes);
+      const grpc::Slice slices[] = {
+          grpc::Slice(header.data(), header.size()),
+          source_.Slice(part.block * info_.block_bytes + part.offset, part.bytes)};
+      part = Behind(part);
+      SumTo(part);
+      if (!Write(grpc::ByteBuffer(slices, 2), part.block == keys_.size())) return;
     }
   }
 
  private:
-  bool SendBlock(size_t i) {
+  Part PartAt(size_t block, uint64_t offset) const {
+    const size_t blocks = std::min(together_, keys_.size() - block);
+    if (offset == 0 && blocks > 1) return {block, 0, blocks, blocks * info_.block_bytes};
+    return {block, offset, 1, std::min(info_.block_bytes - offset, kFrameBytes)};
+  }
+  Part Behind(const Part& part) const {
+    if (part.blocks > 1) return PartAt(part.block + part.blocks, 0);
+    const uint64_t end = part.offset + part.bytes;
+    return end == info_.block_bytes ? PartAt(part.block + 1, 0) : PartAt(part.block, end);
+  }
+  frames::FrameFields FieldsOf(const Part& part) const {
     frames::FrameFields fields;
-    fields.index = static_cast<uint32_t>(i);
-    for (uint64_t offset = 0; offset < info_.block_bytes;) {
-      while (SumPiece()) {  // what is left of this frame
-      }
-      const uint64_t bytes = FrameBytes(offset);
-      const bool is_whole = offset + bytes == info_.block_bytes;
-      fields.offset = offset;
-      if (is_whole) {
-        fields.checksum = sum_;
-        BeginSum(i + 1);
-      } else {
-        sum_until_ += FrameBytes(offset + bytes);
-      }
-      const frames::FrameHeader header(frames::Kind::kWrite, fields, bytes);
-      const grpc::Slice slices[] = {grpc::Slice(header.data(), header.size()),
-                                    source_.Slice(i * info_.block_bytes + offset, bytes)};
-      if (!Write(grpc::ByteBuffer(slices, 2), is_whole && i + 1 == keys_.size())) return false;
-      offset += bytes;
-    }
-    return true;
+    fields.index = static_cast<uint32_t>(part.block);
+    fields.offset = part.offset;
+    if (sums_.size() == part.block) return fields;  // there is more of the block
+    fields.checksum = sums_[part.block];
+    fields.more_checksums.assign(sums_.begin() + static_cast<ptrdiff_t>(part.block) + 1,
+                                 sums_.begin() + static_cast<ptrdiff_t>(part.block + part.blocks));
+    return fields;
   }
   bool Write(const grpc::ByteBuffer& frame, bool is_last) {
     return stream_->Write(frame, is_last, [this] { return SumPiece(); });
   }
-  uint64_t FrameBytes(uint64_t offset) const {
-    return std::min(info_.block_bytes - offset, kFrameBytes);
-  }
 
-  void BeginSum(size_t block) {
-    summed_ = sum_until_ = 0;
-    if (block == keys_.size()) return;
-    to_sum_ = source_.data + block * info_.block_bytes;
-    sum_ = ChecksumSeed(info_.id, keys_[block], info_.block_bytes);
-    sum_until_ = FrameBytes(0);
+  // Sums are wanted up to the end of `part`.
+  void SumTo(const Part& part) {
+    if (part.block == keys_.size()) return;
+    sum_until_ = part.block * info_.block_bytes + part.offset + part.bytes;
   }
-  // A piece of the next frame's part of its block's checksum. False: there is no more of it.
+  // A piece of that. False: there is no more of it.
   bool SumPiece() {
     if (summed_ == sum_until_) return false;
-    const uint64_t bytes = std::min(kSummedAtOnce, sum_until_ - summed_);
-    sum_ = BlockChecksum(sum_, to_sum_ + summed_, bytes);
+    const uint64_t begin = sums_.size() * info_.block_bytes;  // of the block that is summed
+    if (summed_ == begin) {
+      sum_ = ChecksumSeed(info_.id, keys_[sums_.size()], info_.block_bytes);
+    }
+    const uint64_t end = std::min(begin + info_.block_bytes, sum_until_);
+    const uint64_t bytes = std::min(kSummedAtOnce, end - summed_);
+    sum_ = BlockChecksum(sum_, source_.data + summed_, bytes);
     summed_ += bytes;
+    if (summed_ == begin + info_.block_bytes) sums_.push_back(sum_);
     return true;
   }
 
@@ -112,17 +134,17 @@ class BlockSender {
   const std::span<const BlockKey> keys_;
   const PutSource source_;
   RunStream* const stream_;
-  // The checksum that is being made: of which block, of how many of its bytes, and of how many it
-  // shall be before the next frame goes.
-  const std::byte* to_sum_ = nullptr;
+  const size_t together_;       // small blocks in a frame
+  std::vector<uint64_t> sums_;  // of the leading blocks
+  // Of the next one so far; how much of the run is summed, and shall be before the next frame goes.
   uint64_t sum_ = 0, summed_ = 0, sum_until_ = 0;
 };
 
 }  // namespace
 
 absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, const PutChain& chain,
-                      size_t begin, const PutSource& source, int64_t deadline,
-                      std::vector<PutOutcome>* outcomes, PutAgain* again) {
+                      size_t begin, const PutSource& source, size_t blocks_per_frame,
+                      int64_t deadline, std::vector<PutOutcome>* outcomes, PutAgain* again) {
   const size_t count = std::min(chain.keys.size() - begin, frames::kMaxBlocksPerRun);
   const std::span<const BlockKey> keys = chain.keys.subspan(begin, count);
   v1::WriteRunOpen open;
@@ -136,7 +158,8 @@ absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, co
   open.set_recompute_us(chain.recompute_us);
 
   RunStream stream(link, kWriteRun, deadline);
-  BlockSender(info, keys, source.data + begin * info.block_bytes, source.hold, &stream)
+  BlockSender(info, keys, source.data + begin * info.block_bytes, source.hold, blocks_per_frame,
+              &stream)
       .Send(BufferOf(frames::OpeningFrame(open.SerializeAsString())));
   grpc::ByteBuffer buffer;
   const bool answered = stream.Read(&buffer);

@@ -36,11 +36,11 @@ struct PutAgain {
   std::string reason;  // of the tenant's quota that cut the run, with its numbers; else none did
 };
 
-// Sends blocks of `chain` from `begin` on, as many as a run takes; adds outcomes of those that were
-// decided.
+// Sends blocks of `chain` from `begin` on, as many as a run takes, small ones up to
+// `blocks_per_frame` in a frame; adds outcomes of those that were decided.
 absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, const PutChain& chain,
-                      size_t begin, const PutSource& source, int64_t deadline,
-                      std::vector<PutOutcome>* outcomes, PutAgain* again);
+                      size_t begin, const PutSource& source, size_t blocks_per_frame,
+                      int64_t deadline, std::vector<PutOutcome>* outcomes, PutAgain* again);
 
 }  // namespace kvarve::client
 

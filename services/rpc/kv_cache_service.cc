@@ -307,6 +307,7 @@ absl::Status KvCacheService::RunHello(const Caller& caller, const v1::HelloReque
   limits->set_max_frame_payload_bytes(frames::kMaxPayloadBytes);
   limits->set_max_pin_ms(max_pin_ms_);
   limits->set_max_namespaces_per_hello(kMaxNamespacesPerHello);
+  limits->set_max_blocks_per_write_frame(frames::kMaxBlocksPerFrame);
   for (const v1::NamespaceClaim& claim : request.namespaces()) {
     OpenOne(caller, claim, reply->add_namespaces());
   }

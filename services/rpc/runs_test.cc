@@ -146,7 +146,7 @@ TEST_F(RunsTest, SmallBlocksShareAFrameWhereTheReaderTakesIt) {
       request.mutable_keys()->set_packed(packed);
       request.set_max_blocks_per_frame(static_cast<uint32_t>(most));
       const auto reader = stub_->ReadRun(&context, request);
-      const size_t fit = std::max<size_t>((256 << 10) / size, 1);
+      const size_t fit = std::max<size_t>((1 << 20) / size, 1);
       const size_t together = std::min({std::max<size_t>(most, 1), fit, size_t{64}});
       std::string bytes;
       size_t next = 0, fullest = 0;
@@ -175,6 +175,68 @@ TEST_F(RunsTest, SmallBlocksShareAFrameWhereTheReaderTakesIt) {
     }
     store_->Invalidate(store_->Namespaces().back().handle);
   }
+}
+
+// Frames of several blocks: as if each had come in its own, to the first that is refused.
+TEST_F(RunsTest, SmallBlocksShareAWrittenFrame) {
+  Start();
+  std::mt19937_64 random(6);
+  const size_t size = 16 << 10, count = 21;
+  const v1::Namespace ns = Open(TestDescriptor(size));
+  const std::string packed = RandomBytes(32 * count, random);
+  std::vector<std::string> blocks;
+  for (size_t i = 0; i < count; ++i) blocks.push_back(RandomBytes(size, random));
+  // Frames of so many blocks; what `spoil` does to them.
+  const auto write = [&](std::vector<size_t> groups, auto spoil) {
+    std::vector<std::string> frames;
+    std::vector<size_t> firsts;
+    for (size_t at = 0; const size_t group : groups) {
+      firsts.push_back(at);
+      frames.emplace_back();
+      for (size_t end = at + group; at < end; ++at) frames.back() += blocks[at];
+    }
+    return Write(OpenOf(ns, packed), frames, 1 << 20, [&](v1::WriteFrame* frame) {
+      if (frame->has_open()) return;
+      const size_t n = frame->index(), first = firsts[n];
+      frame->set_index(static_cast<uint32_t>(first));
+      frame->set_checksum(ChecksumOf(ns, packed, first, blocks[first]));
+      for (size_t i = first + 1; i < first + groups[n]; ++i) {
+        frame->add_more_checksums(ChecksumOf(ns, packed, i, blocks[i]));
+      }
+      spoil(n, frame);
+    });
+  };
+  const auto nothing = [](size_t, v1::WriteFrame*) {};
+  EXPECT_THAT(write({16, 1, 4}, nothing).results, Each(v1::PUT_STORED));
+  EXPECT_TRUE(Read(ns, packed).blocks == blocks);
+  EXPECT_THAT(write({1, 16, 4}, nothing).results, Each(v1::PUT_EXISTS));
+
+  store_->Invalidate(store_->Namespaces()[0].handle);
+  const std::vector<v1::PutResult> results = write({3, 16, 2}, [](size_t n, v1::WriteFrame* frame) {
+                                               if (n == 1) frame->set_more_checksums(4, 12345);
+                                             }).results;
+  for (size_t i = 0; i < count; ++i) {  // blocks 0 to 2, 3 to 18: the sixth of the second frame
+    EXPECT_EQ(results[i], i < 8    ? v1::PUT_STORED
+                          : i == 8 ? v1::PUT_REJECTED_CHECKSUM
+                                   : v1::PUT_REJECTED_PARENT);
+  }
+  EXPECT_EQ(Read(ns, packed).blocks.size(), 8u);
+
+  store_->Invalidate(store_->Namespaces()[0].handle);
+  const auto refused = [&](std::vector<size_t> groups, auto spoil) {
+    const grpc::Status status = write(std::move(groups), spoil).status;
+    EXPECT_EQ(status.error_code(), grpc::INVALID_ARGUMENT);
+    EXPECT_THAT(status.error_message(), HasSubstr("a checksum each"));
+  };
+  refused({17, 4}, nothing);  // 272 KiB
+  refused({4}, [](size_t, v1::WriteFrame* frame) { frame->clear_checksum(); });
+  refused({4}, [](size_t, v1::WriteFrame* frame) { frame->add_more_checksums(1); });
+  refused({4}, [](size_t, v1::WriteFrame* frame) { frame->mutable_payload()->pop_back(); });
+  refused({16, 4, 1}, [](size_t n, v1::WriteFrame* frame) {  // more than there are keys left
+    if (n == 2) frame->add_more_checksums(1);
+    if (n == 2) frame->mutable_payload()->resize(2 * size);
+  });
+  EXPECT_EQ(cache_->Stats().leases, 0u);
 }
 
 TEST_F(RunsTest, AWrongChecksumStoresNothing) {

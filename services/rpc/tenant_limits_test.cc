@@ -110,14 +110,16 @@ TEST_F(TenantLimitsTest, StreamsAreLeftToOthers) {
 }
 
 TEST_F(TenantLimitsTest, MemoryOfWritesIsLeftToOthers) {
-  options_.streams.write_bytes = 10 * 2 * kBlock;  // a write holds a block and a frame of it
+  // A write of four holds a block and a frame, which may have all of them.
+  constexpr uint64_t kHeld = 5 * kBlock;
+  options_.streams.write_bytes = 10 * kHeld;
   Start();
   const std::string a = Token("a"), b = Token("b");
   const std::string ns_a = OpenAs(a), ns_b = OpenAs(b);
   std::vector<std::unique_ptr<OpenWrite>> open;
   for (uint64_t i = 1; i <= 9; ++i) {
     open.push_back(Write(a, ns_a));
-    ASSERT_TRUE(Eventually([&] { return server_->Stats().streams.write_bytes == i * 2 * kBlock; }));
+    ASSERT_TRUE(Eventually([&] { return server_->Stats().streams.write_bytes == i * kHeld; }));
   }
   v1::WriteRunReply reply;
   ASSERT_TRUE(PutAs(a, ns_a, &reply).ok());

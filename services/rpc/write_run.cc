@@ -117,14 +117,34 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
       return is_taken;
     }
     KV_RETURN_IF_ERROR(CheckPlace(frame));
-    const bool is_whole = offset_ + frame.payload_bytes == ns_.block_bytes;
-    if (!is_whole || results_.size() + 1 < keys_.size()) Read();
-    KV_RETURN_IF_ERROR(Store(frame, is_whole));
-    // A block that exists comes to its end all the same; one that is refused does not.
-    if (!is_whole && (result_ == v1::PUT_UNSPECIFIED || Taken(result_))) return true;
-    results_.push_back(std::exchange(result_, v1::PUT_UNSPECIFIED));
-    offset_ = 0;
-    return Taken(results_.back()) && results_.size() < keys_.size();
+    const size_t blocks = 1 + frame.fields.more_checksums.size();
+    const bool is_whole = offset_ + frame.payload_bytes == blocks * ns_.block_bytes;
+    if (!is_whole || results_.size() + blocks < keys_.size()) Read();
+    if (blocks > 1) return StoreBlocks(frame);
+    return StorePart(frame.payload, frame.payload_bytes, frame.fields.checksum);
+  }
+
+  // As its blocks in frames of their own.
+  absl::StatusOr<bool> StoreBlocks(const frames::Frame& frame) {
+    std::span<const frames::Piece> rest = frame.payload;
+    size_t taken = 0;  // of the first of `rest`
+    std::vector<frames::Piece> block;
+    for (size_t i = 0; i <= frame.fields.more_checksums.size(); ++i) {
+      block.clear();
+      for (uint64_t missing = ns_.block_bytes; missing > 0;) {
+        const frames::Piece piece = rest.front().subspan(taken);
+        block.push_back(piece.first(std::min<uint64_t>(missing, piece.size())));
+        missing -= block.back().size();
+        taken += block.back().size();
+        if (taken < rest.front().size()) continue;
+        rest = rest.subspan(1);
+        taken = 0;
+      }
+      const auto sum = i > 0 ? frame.fields.more_checksums[i - 1] : frame.fields.checksum;
+      KV_ASSIGN_OR_RETURN(const bool more, StorePart(block, ns_.block_bytes, sum));
+      if (!more) return false;
+    }
+    return true;
   }
 
   absl::StatusOr<bool> Open(const frames::Frame& frame) {
@@ -148,8 +168,10 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     recompute_us_ = open.recompute_us();
     opened_ = true;
     // The block that is put together, in its place, and the frame that comes meanwhile.
-    if (run_.stream->TakeBytes(ns_.block_bytes +
-                               std::min(ns_.block_bytes, frames::kMaxPayloadBytes))) {
+    const size_t blocks = std::min(keys_.size(), frames::kMaxBlocksPerFrame);
+    const uint64_t together = std::min(blocks * ns_.block_bytes, frames::kMaxWrittenTogetherBytes);
+    const uint64_t alone = std::min(ns_.block_bytes, frames::kMaxPayloadBytes);
+    if (run_.stream->TakeBytes(ns_.block_bytes + std::max(together, alone))) {
       return true;
     }
     results_.assign(keys_.size(), v1::PUT_SHED);
@@ -164,6 +186,7 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
           absl::StrFormat("a frame of block %d at %d; block %d at %d comes next", fields.index,
                           fields.offset, results_.size(), offset_));
     }
+    if (!fields.more_checksums.empty()) return CheckTogether(frame);
     if (frame.payload_bytes == 0 || frame.payload_bytes > frames::kMaxPayloadBytes ||
         frame.payload_bytes > ns_.block_bytes - offset_) {
       return absl::InvalidArgumentError(
@@ -173,15 +196,38 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     return absl::OkStatus();
   }
 
-  // Copies a frame to where its block will be; result_: as soon as it is known.
-  absl::Status Store(const frames::Frame& frame, bool is_whole) {
+  absl::Status CheckTogether(const frames::Frame& frame) const {
+    const size_t blocks = 1 + frame.fields.more_checksums.size();
+    const bool fits = blocks <= keys_.size() - results_.size() &&
+                      blocks * ns_.block_bytes <= frames::kMaxWrittenTogetherBytes;
+    if (offset_ != 0 || !fits || !frame.fields.checksum ||
+        frame.payload_bytes != blocks * ns_.block_bytes) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "a frame of %d blocks and %d bytes at block %d; whole blocks of %d bytes with a checksum "
+          "each, of %d bytes at most together, belong there",
+          blocks, frame.payload_bytes, results_.size(), ns_.block_bytes,
+          frames::kMaxWrittenTogetherBytes));
+    }
+    return absl::OkStatus();
+  }
+
+  // Copies a part of a block to where that will be. False: the stream is over.
+  absl::StatusOr<bool> StorePart(std::span<const frames::Piece> pieces, uint64_t bytes,
+                                 std::optional<uint64_t> checksum) {
     if (offset_ == 0) KV_RETURN_IF_ERROR(Begin());
-    offset_ += frame.payload_bytes;
-    bytes_ += frame.payload_bytes;
-    if (put_ == nullptr) return absl::OkStatus();
-    if (frame.fields.checksum) expected_ = frame.fields.checksum;
-    for (const frames::Piece piece : frame.payload) put_->Append(piece);
-    return is_whole || !put_->wants_bytes() ? FinishPut() : absl::OkStatus();
+    offset_ += bytes;
+    bytes_ += bytes;
+    const bool is_whole = offset_ == ns_.block_bytes;
+    if (put_ != nullptr) {
+      if (checksum) expected_ = checksum;
+      for (const frames::Piece piece : pieces) put_->Append(piece);
+      if (is_whole || !put_->wants_bytes()) KV_RETURN_IF_ERROR(FinishPut());
+    }
+    // A block that exists comes to its end all the same; one that is refused does not.
+    if (!is_whole && (result_ == v1::PUT_UNSPECIFIED || Taken(result_))) return true;
+    results_.push_back(std::exchange(result_, v1::PUT_UNSPECIFIED));
+    offset_ = 0;
+    return Taken(results_.back()) && results_.size() < keys_.size();
   }
   absl::Status Begin() {
     const size_t i = results_.size();

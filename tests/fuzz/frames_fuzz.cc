@@ -53,6 +53,7 @@ void CheckWrite(const FrameFields& fields, const std::string& payload, const std
   KV_CHECK(frame.index() == fields.index && frame.offset() == fields.offset);
   KV_CHECK(fields.block_bytes == 0);
   KV_CHECK(frame.has_checksum() == fields.checksum.has_value());
+  KV_CHECK(std::ranges::equal(frame.more_checksums(), fields.more_checksums));
   KV_CHECK(frame.checksum() == fields.checksum.value_or(0));
   KV_CHECK(frame.payload() == payload);
 }
@@ -107,6 +108,8 @@ std::vector<std::string> Seeds() {
   write.set_index(1);
   write.set_checksum(0);
   write.set_payload(std::string(5000, 'p'));
+  add(write);
+  for (uint64_t i = 1; i < 4; ++i) write.add_more_checksums(i);
   add(write);
   write.Clear();
   write.mutable_open()->set_ns_id(std::string(16, 'n'));

@@ -4,13 +4,11 @@
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
-#include <atomic>
 #include <set>
 
 #include "client/cpp/client.h"
 #include "client/cpp/engine/block_ports.h"
 #include "client/rpc/grpc_plane.h"
-#include "storage/base/mutex.h"
 #include "storage/testing/block_generator.h"
 #include "storage/testing/seeded_random.h"
 #include "tests/integration/remote_fixture_testing.h"
@@ -327,116 +325,6 @@ TEST_F(RemoteClientTest, AForkedChildIsTold) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(client->Lookup(ns, keys)->hit_blocks, 0u);
-}
-
-// ---- Daemons of other versions, as small services.
-
-class OtherDaemon final : public v1::KvCache::Service {
- public:
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest* request,
-                     v1::HelloReply* reply) override {
-    if (newest_only) {
-      return {grpc::FAILED_PRECONDITION, "no common version: the daemon knows 7 to 9, the client " +
-                                             std::to_string(request->version_min())};
-    }
-    reply->set_version(1);
-    reply->set_incarnation(5);
-    if (!opens) return grpc::Status::OK;  // as daemons did before they opened namespaces here
-    for (const v1::NamespaceClaim& claim : request->namespaces()) {
-      const absl::StatusOr<NamespaceDescriptor> descriptor = DecodeDescriptor(claim.canonical());
-      v1::Namespace* const ns = reply->add_namespaces()->mutable_opened();
-      ns->set_ns_id(std::string(16, 'n'));
-      ns->set_block_bytes(descriptor->block_bytes);
-      ns->set_key_bytes(descriptor->key_bytes);
-    }
-    return grpc::Status::OK;
-  }
-  // Whatever the test wants to be sent.
-  grpc::Status ReadRun(grpc::ServerContext*, const v1::ReadRunRequest*,
-                       grpc::ServerWriter<v1::BlockFrame>* writer) override {
-    MutexLock lock(&mutex_);
-    writer->Write(frame_);
-    return grpc::Status::OK;
-  }
-  void Send(v1::BlockFrame frame) {
-    MutexLock lock(&mutex_);
-    frame_ = std::move(frame);
-  }
-  std::atomic<bool> newest_only{false}, opens{true};  // a client says hello when it likes
-
- private:
-  Mutex mutex_;
-  v1::BlockFrame frame_ ABSL_GUARDED_BY(mutex_);
-};
-
-class OtherDaemonTest : public ::testing::Test {
- protected:
-  OtherDaemonTest() {
-    client::UseGrpc();
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&daemon_);
-    server_ = builder.BuildAndStart();
-    ClientOptions options;
-    options.endpoint = "kvarve://127.0.0.1:" + std::to_string(port);
-    options.staging_bytes = 1 << 20;
-    options.timeout_nanos = options.put_timeout_nanos = kLong;
-    client_ = Client::Create(options).value();
-    ns_ = *client_->OpenNamespace(TestDescriptor(4096));
-  }
-  absl::StatusOr<size_t> Get() {
-    std::vector<std::byte> block(4096);
-    std::byte* const to = block.data();
-    const BlockKey key = KeyChain(1, 1)[0];
-    return client_->Get(ns_, {&key, 1}, {&to, 1});
-  }
-  OtherDaemon daemon_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Client> client_;
-  ClientNamespace ns_ = 0;
-};
-
-TEST_F(OtherDaemonTest, OlderAndNewerOnesAreTold) {
-  daemon_.opens = false;
-  absl::Status status = client_->WaitReady(kLong);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("older version"));
-  daemon_.newest_only = true;
-  status = client_->WaitReady(kLong);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no common version"));
-  daemon_.newest_only = false;
-  daemon_.opens = true;
-  EXPECT_EQ(client_->WaitReady(kLong), absl::OkStatus());
-  // A call that the daemon does not know.
-  const BlockKey key = KeyChain(1, 1)[0];
-  EXPECT_EQ(client_->Touch(ns_, {&key, 1}, 0).status().code(), absl::StatusCode::kUnimplemented);
-}
-
-TEST_F(OtherDaemonTest, FramesOutOfPlaceAreNoBlocks) {
-  v1::BlockFrame good;
-  good.set_block_bytes(4096);
-  good.set_payload(std::string(4096, 'x'));
-  const auto refused = [&](const std::function<void(v1::BlockFrame*)>& spoil) {
-    v1::BlockFrame frame = good;
-    spoil(&frame);
-    daemon_.Send(std::move(frame));
-    const absl::StatusOr<size_t> got = Get();
-    EXPECT_EQ(got.status().code(), absl::StatusCode::kInternal);
-  };
-  refused([](v1::BlockFrame* f) { f->set_index(1); });
-  refused([](v1::BlockFrame* f) { f->set_offset(1); });
-  refused([](v1::BlockFrame* f) { f->set_block_bytes(8192); });
-  refused([](v1::BlockFrame* f) { f->set_payload(std::string(4097, 'x')); });
-  refused([](v1::BlockFrame* f) { f->clear_payload(); });
-  // In its place, but of another checksum; and a stream that ends inside a block.
-  daemon_.Send(good);
-  EXPECT_EQ(*Get(), 0u);
-  EXPECT_EQ(client_->State().checksum_mismatches, 1u);
-  good.set_payload("x");
-  daemon_.Send(good);
-  EXPECT_EQ(*Get(), 0u);
 }
 
 }  // namespace
