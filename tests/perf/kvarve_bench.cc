@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/perf/bench_table.h"
+#include "tests/perf/own_network.h"
 
 namespace kvarve::perf {
 namespace {
@@ -36,6 +37,7 @@ int Main(int argc, char** argv) {
       return 2;
     }
   }
+  std::fprintf(stderr, "%s\n", EnterOwnNetwork().c_str());
   BenchTable table(filter, stderr);
   for (const Suite& suite : suites) {
     if (!names.empty() && std::find(names.begin(), names.end(), suite.name) == names.end())
