@@ -32,7 +32,8 @@ inline constexpr uint64_t kMaxPayloadBytes = 2ull << 20;
 // Fields before the payload. A WriteRun's opening has its keys there.
 inline constexpr size_t kMaxFrameHeaderBytes = 40 << 10;
 inline constexpr size_t kMaxBlocksPerRun = 1024;
-// A frame holds a part of one block, or so many whole ones; a WriteFrame of so many bytes at most.
+// A frame holds a part of one block, or so many whole ones; a WriteFrame of so many bytes at most,
+// since each write that is open takes room for a frame.
 inline constexpr size_t kMaxBlocksPerFrame = 64;
 inline constexpr uint64_t kMaxWrittenTogetherBytes = 256 << 10;
 

@@ -112,9 +112,12 @@ TEST(Frames, Refusals) {
   EXPECT_THAT(Parse(Kind::kBlock, "\x0b").ToString(), HasSubstr("another type"));
   EXPECT_THAT(Parse(Kind::kBlock, "\x33").ToString(), HasSubstr("unknown type"));
   EXPECT_THAT(Parse(Kind::kBlock, "\x29").ToString(), HasSubstr("another type"));
-  EXPECT_THAT(Parse(Kind::kBlock, "\x2a\x07zzzzzzz").ToString(), HasSubstr("number of checksums"));
-  EXPECT_THAT(Parse(Kind::kBlock, "\x2a\x80\x04" + std::string(512, 'x')).ToString(),
-              HasSubstr("number of checksums"));
+  for (const Kind kind : {Kind::kBlock, Kind::kWrite}) {
+    EXPECT_THAT(Parse(kind, "\x2a\x07zzzzzzz").ToString(), HasSubstr("number of checksums"));
+    EXPECT_THAT(Parse(kind, "\x2a\x80\x04" + std::string(512, 'x')).ToString(),
+                HasSubstr("number of checksums"));
+    EXPECT_THAT(Parse(kind, "\x28\x01").ToString(), HasSubstr("another type"));
+  }
   EXPECT_THAT(Parse(Kind::kBlock, "\x08\xff\xff\xff\xff\x7f").ToString(), HasSubstr("32 bits"));
   EXPECT_THAT(Parse(Kind::kBlock, "\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f").ToString(),
               HasSubstr("64 bits"));

@@ -252,8 +252,15 @@ absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const
     const size_t begin = outcomes.size();
     PutAgain now;
     const absl::Status status = node_.Ask(ns, deadline, [&](const OpenNamespaceInfo& info) {
-      return WriteRun(node_.link(), info, chain, begin, source, node_.max_blocks_per_write_frame(),
-                      deadline, &outcomes, &now);
+      const auto write = [&](size_t blocks_per_frame) {
+        return WriteRun(node_.link(), info, chain, begin, source, blocks_per_frame, deadline,
+                        &outcomes, &now);
+      };
+      const size_t together = node_.max_blocks_per_write_frame();
+      const absl::Status written = write(together);
+      if (together == 1 || !absl::IsInvalidArgument(written)) return written;
+      node_.WriteSingleBlocks();
+      return write(1);
     });
     // Time that ran out on a put that was sent away before ran out for want of room.
     const bool no_room = again.nanos > 0 && absl::IsDeadlineExceeded(status);

@@ -437,6 +437,11 @@ size_t RemoteNode::max_blocks_per_write_frame() const {
   return max_blocks_per_write_frame_;
 }
 
+void RemoteNode::WriteSingleBlocks() {
+  MutexLock lock(&mutex_);
+  max_blocks_per_write_frame_ = 1;
+}
+
 uint32_t RemoteNode::max_pin_ms() const {
   MutexLock lock(&mutex_);
   return max_pin_ms_;

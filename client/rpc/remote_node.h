@@ -89,6 +89,8 @@ class RemoteNode {
   uint32_t max_pin_ms() const;
   // Whole blocks that a frame of a put may hold.
   size_t max_blocks_per_write_frame() const;
+  // Until the next Hello says otherwise: an older daemon may have come in the other's place.
+  void WriteSingleBlocks();
 
  private:
   void KeepConnected();

@@ -37,8 +37,8 @@ PutOutcome OutcomeOf(int result) {
   }
 }
 
-// Both sides still have so much in their caches when they come to it again: the daemon copies a
-// frame when it is there, and here it is sent right after it was summed.
+// A message costs gRPC about the same whatever its size. The daemon copies a frame when all of it
+// is there, and here it is sent after it was summed: both shall still have it in their caches.
 constexpr uint64_t kFrameBytes = 512 << 10;
 static_assert(kFrameBytes <= frames::kMaxPayloadBytes);
 // About ten microseconds of summing.
@@ -118,15 +118,17 @@ class BlockSender {
   // A piece of that. False: there is no more of it.
   bool SumPiece() {
     if (summed_ == sum_until_) return false;
-    const uint64_t begin = sums_.size() * info_.block_bytes;  // of the block that is summed
-    if (summed_ == begin) {
-      sum_ = ChecksumSeed(info_.id, keys_[sums_.size()], info_.block_bytes);
+    const uint64_t until = std::min(summed_ + kSummedAtOnce, sum_until_);
+    while (summed_ < until) {
+      const uint64_t begin = sums_.size() * info_.block_bytes;  // of the block that is summed
+      if (summed_ == begin) {
+        sum_ = ChecksumSeed(info_.id, keys_[sums_.size()], info_.block_bytes);
+      }
+      const uint64_t bytes = std::min(begin + info_.block_bytes, until) - summed_;
+      sum_ = BlockChecksum(sum_, source_.data + summed_, bytes);
+      summed_ += bytes;
+      if (summed_ == begin + info_.block_bytes) sums_.push_back(sum_);
     }
-    const uint64_t end = std::min(begin + info_.block_bytes, sum_until_);
-    const uint64_t bytes = std::min(kSummedAtOnce, end - summed_);
-    sum_ = BlockChecksum(sum_, source_.data + summed_, bytes);
-    summed_ += bytes;
-    if (summed_ == begin + info_.block_bytes) sums_.push_back(sum_);
     return true;
   }
 

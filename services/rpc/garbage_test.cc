@@ -34,6 +34,12 @@ class GarbageTest : public RpcFixture {
     *frame.mutable_open() = OpenOf(ns, packed);
     messages.push_back(frame.SerializeAsString());
     for (size_t i = 0; i < kBlocks; ++i) {
+      if (i + 1 < kBlocks && random_.OneIn(3)) {
+        const size_t together = 2 + random_.Below(kBlocks - i - 1);
+        messages.push_back(Together(ns, packed, i, together));
+        i += together - 1;
+        continue;
+      }
       const std::string block = Bytes(kBlock);
       for (size_t at = 0; at < kBlock; at += kPayload) {
         frame.Clear();
@@ -45,6 +51,19 @@ class GarbageTest : public RpcFixture {
       }
     }
     return messages;
+  }
+
+  std::string Together(const v1::Namespace& ns, const std::string& packed, size_t first,
+                       size_t count) {
+    v1::WriteFrame frame;
+    frame.set_index(static_cast<uint32_t>(first));
+    for (size_t i = first; i < first + count; ++i) {
+      const std::string block = Bytes(kBlock);
+      const uint64_t checksum = ChecksumOf(ns, packed, i, block);
+      i == first ? frame.set_checksum(checksum) : frame.add_more_checksums(checksum);
+      frame.mutable_payload()->append(block);
+    }
+    return frame.SerializeAsString();
   }
 
   void Spoil(Messages* messages) {
@@ -99,8 +118,11 @@ class GarbageTest : public RpcFixture {
         break;
       }
       block += frame.payload();
-      if (block.size() > kBlock) break;
-      if (block.size() == kBlock) blocks.push_back(std::exchange(block, ""));
+      if (block.size() > kBlock * (1 + static_cast<size_t>(frame.more_checksums_size()))) break;
+      if (block.size() % kBlock != 0) continue;
+      for (size_t at = 0; at < block.size(); at += kBlock)
+        blocks.push_back(block.substr(at, kBlock));
+      block.clear();
     }
     return blocks;
   }

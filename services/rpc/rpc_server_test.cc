@@ -1,6 +1,7 @@
 // A real server on a loopback port, a real client, and a naive store behind the seam: who may call,
 // limits, answers.
 #include "services/rpc/rpc_server.h"
+#include "client/frames/frames.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -15,6 +16,7 @@
 #include <random>
 #include <string>
 
+#include "client/frames/frames.h"
 #include "proto/kvarve/v1/cache.grpc.pb.h"
 #include "services/rpc/fake_store_testing.h"
 
@@ -235,6 +237,7 @@ TEST_F(RpcServerTest, StatsAndHello) {
   ASSERT_TRUE(hello(1, 5, &reply).ok());
   EXPECT_EQ(reply.version(), 1u);
   EXPECT_EQ(reply.limits().max_keys_per_call(), kMaxKeysPerCall);
+  EXPECT_EQ(reply.limits().max_blocks_per_write_frame(), frames::kMaxBlocksPerFrame);
   EXPECT_EQ(hello(2, 5, &reply).error_code(), grpc::FAILED_PRECONDITION);
   EXPECT_EQ(hello(0, 0, &reply).error_code(), grpc::FAILED_PRECONDITION);
 }

@@ -7,9 +7,11 @@
 namespace kvarve {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 class RunsTest : public RpcFixture {};
 
@@ -49,7 +51,8 @@ TEST_F(RunsTest, RandomBlocksComeBack) {
                        packed.substr(0, ns.key_bytes()));
     EXPECT_EQ(got.blocks.size(), 1u);
     EXPECT_TRUE(got.status.ok());
-    EXPECT_THAT(Write(OpenOf(ns, packed), blocks).results, Each(v1::PUT_EXISTS));
+    EXPECT_THAT(Write(OpenOf(ns, packed), blocks).results,
+                AllOf(SizeIs(count), Each(v1::PUT_EXISTS)));
   }
   EXPECT_TRUE(Eventually([&] { return cache_->Stats().leases == 0; }));
   EXPECT_GT(server_->Stats().read_bytes, 0u);
@@ -207,14 +210,21 @@ TEST_F(RunsTest, SmallBlocksShareAWrittenFrame) {
     });
   };
   const auto nothing = [](size_t, v1::WriteFrame*) {};
-  EXPECT_THAT(write({16, 1, 4}, nothing).results, Each(v1::PUT_STORED));
+  EXPECT_THAT(Write(OpenOf(ns, packed.substr(0, 32 * 2)), {blocks[0], blocks[1]}).results,
+              ElementsAre(v1::PUT_STORED, v1::PUT_STORED));
+  std::vector<v1::PutResult> results = write({16, 1, 4}, nothing).results;
+  ASSERT_EQ(results.size(), count);
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(results[i], i < 2 ? v1::PUT_EXISTS : v1::PUT_STORED);
+  }
   EXPECT_TRUE(Read(ns, packed).blocks == blocks);
-  EXPECT_THAT(write({1, 16, 4}, nothing).results, Each(v1::PUT_EXISTS));
+  EXPECT_THAT(write({1, 16, 4}, nothing).results, AllOf(SizeIs(count), Each(v1::PUT_EXISTS)));
 
   store_->Invalidate(store_->Namespaces()[0].handle);
-  const std::vector<v1::PutResult> results = write({3, 16, 2}, [](size_t n, v1::WriteFrame* frame) {
-                                               if (n == 1) frame->set_more_checksums(4, 12345);
-                                             }).results;
+  results = write({3, 16, 2}, [](size_t n, v1::WriteFrame* frame) {
+              if (n == 1) frame->set_more_checksums(4, 12345);
+            }).results;
+  ASSERT_EQ(results.size(), count);
   for (size_t i = 0; i < count; ++i) {  // blocks 0 to 2, 3 to 18: the sixth of the second frame
     EXPECT_EQ(results[i], i < 8    ? v1::PUT_STORED
                           : i == 8 ? v1::PUT_REJECTED_CHECKSUM

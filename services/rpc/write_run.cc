@@ -168,8 +168,9 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     recompute_us_ = open.recompute_us();
     opened_ = true;
     // The block that is put together, in its place, and the frame that comes meanwhile.
-    const size_t blocks = std::min(keys_.size(), frames::kMaxBlocksPerFrame);
-    const uint64_t together = std::min(blocks * ns_.block_bytes, frames::kMaxWrittenTogetherBytes);
+    const uint64_t together =
+        ns_.block_bytes * std::min({keys_.size(), frames::kMaxBlocksPerFrame,
+                                    frames::kMaxWrittenTogetherBytes / ns_.block_bytes});
     const uint64_t alone = std::min(ns_.block_bytes, frames::kMaxPayloadBytes);
     if (run_.stream->TakeBytes(ns_.block_bytes + std::max(together, alone))) {
       return true;

@@ -6,8 +6,8 @@
 namespace kvarve {
 namespace {
 
-// The largest that still moves glibc's thresholds is 32 MiB, with its header and rounded to pages.
-constexpr size_t kBytes = (size_t{32} << 20) - (64 << 10);
+// glibc takes no more than 32 MiB for a threshold.
+constexpr size_t kBytes = size_t{16} << 20;
 
 }  // namespace
 

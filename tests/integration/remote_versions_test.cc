@@ -56,7 +56,12 @@ class OtherDaemon final : public v1::KvCache::Service {
     const size_t keys = frame.open().keys().packed().size() / 32;
     MutexLock lock(&mutex_);
     written_.clear();
-    while (reader->Read(&frame)) written_.push_back(frame);
+    while (reader->Read(&frame)) {
+      if (frame.more_checksums_size() > 0 && blocks_per_write_frame == 0) {
+        return {grpc::INVALID_ARGUMENT, "a frame of more bytes than belong there"};
+      }
+      written_.push_back(frame);
+    }
     for (size_t i = 0; i < keys; ++i) reply->add_results(v1::PUT_STORED);
     return grpc::Status::OK;
   }
@@ -155,6 +160,30 @@ TEST_F(OtherDaemonTest, FramesOfAPut) {
       EXPECT_EQ(fullest, std::min(together, keys.size()));
     }
   }
+}
+
+// One that takes no frames of several blocks comes in the place of one that does, and the client
+// has no reason to say hello.
+TEST_F(OtherDaemonTest, AnOlderOneComesInItsPlace) {
+  daemon_.blocks_per_write_frame = 64;
+  ClientOptions options;
+  options.endpoint = "kvarve://" + address_;
+  options.timeout_nanos = options.put_timeout_nanos = kLong;
+  const std::unique_ptr<Client> client = Client::Create(options).value();
+  const ClientNamespace ns = *client->OpenNamespace(TestDescriptor(4096));
+  const std::vector<BlockKey> keys = KeyChain(1, 6);
+  const std::vector<std::byte> block(4096);
+  const std::vector<const std::byte*> places(keys.size(), block.data());
+  const auto frames_of_a_put = [&] {
+    const auto put = client->Put(ns, PutChain{.keys = keys}, places);
+    EXPECT_TRUE(put.ok()) << put.status();
+    EXPECT_EQ(put->size(), keys.size());
+    return daemon_.written().size();
+  };
+  EXPECT_EQ(frames_of_a_put(), 1u);
+  daemon_.blocks_per_write_frame = 0;
+  EXPECT_EQ(frames_of_a_put(), 6u);
+  EXPECT_EQ(frames_of_a_put(), 6u);
 }
 
 TEST_F(OtherDaemonTest, OlderAndNewerOnesAreTold) {
