@@ -10,6 +10,8 @@
 // plaintext, which stays on this host unless it is allowed by name) the calls are the same: what is
 // read in place here is there copied into memory of the View's own, verified as it comes, and
 // grants keep blocks for a bounded time without saying where they lie.
+// The first such Client has the process's allocator keep more freed memory (KeepFreedMemory,
+// storage/base/freed_memory.h).
 //
 // Zero-copy reads hold a lease; the daemon keeps the memory as long as a View lives, whatever
 // happens to it. After a fork the child's copy of a Client is dead (FailedPrecondition): make a new

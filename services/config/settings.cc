@@ -251,7 +251,7 @@ constexpr Setting kSettings[] = {
     {"rpc.max_pin", SettingType::kDuration, "60s", "30s",
      "Longest time that a remote client may pin a block without asking again.", kMilli, kHour},
     {"rpc.stall", SettingType::kDuration, "10s", "30s",
-     "A remote client that neither reads a frame of what it asked for (1 MiB at most) nor sends "
+     "A remote client that neither reads a frame of what it asked for (2 MiB at most) nor sends "
      "one of what it announced for so long "
      "loses its stream.",
      100 * kMilli, kHour},

@@ -22,11 +22,9 @@ namespace kvarve {
 // When to ask again, in a trailer beside RESOURCE_EXHAUSTED.
 inline constexpr char kRetryAfterTrailer[] = "kvarve-retry-after-ms";
 inline constexpr uint32_t kRetryAfterMillis = 50;
-// Payload of a frame: of a block, or of several where the reader takes several. gRPC's cost of a
-// message is paid once for so many bytes; more of them leave the reader's cache before it has them
-// all and copies the first.
-inline constexpr uint64_t kFrameBytes = 1024ull << 10;
-static_assert(kFrameBytes <= frames::kMaxPayloadBytes);
+// Payload of a frame: of a block, or of several where the reader takes several. A message costs
+// gRPC about the same whatever its size.
+inline constexpr uint64_t kFrameBytes = frames::kMaxPayloadBytes;
 // Leased at once for one stream: a block at least.
 inline constexpr uint64_t kReadPieceBytes = 16ull << 20;
 

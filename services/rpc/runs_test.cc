@@ -149,7 +149,7 @@ TEST_F(RunsTest, SmallBlocksShareAFrameWhereTheReaderTakesIt) {
       request.mutable_keys()->set_packed(packed);
       request.set_max_blocks_per_frame(static_cast<uint32_t>(most));
       const auto reader = stub_->ReadRun(&context, request);
-      const size_t fit = std::max<size_t>((1 << 20) / size, 1);
+      const size_t fit = std::max<size_t>((2 << 20) / size, 1);
       const size_t together = std::min({std::max<size_t>(most, 1), fit, size_t{64}});
       std::string bytes;
       size_t next = 0, fullest = 0;
