@@ -256,11 +256,13 @@ absl::StatusOr<std::vector<PutOutcome>> GrpcPlane::Put(ClientNamespace ns, const
         return WriteRun(node_.link(), info, chain, begin, source, blocks_per_frame, deadline,
                         &outcomes, &now);
       };
-      const size_t together = node_.max_blocks_per_write_frame();
+      const size_t together =
+          BlocksTogether(info, chain.keys.size() - begin, node_.max_blocks_per_write_frame());
       const absl::Status written = write(together);
       if (together == 1 || !absl::IsInvalidArgument(written)) return written;
-      node_.WriteSingleBlocks();
-      return write(1);
+      const absl::Status singly = write(1);
+      if (singly.ok()) node_.WriteSingleBlocks();
+      return singly;
     });
     // Time that ran out on a put that was sent away before ran out for want of room.
     const bool no_room = again.nanos > 0 && absl::IsDeadlineExceeded(status);

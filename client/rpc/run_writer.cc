@@ -62,8 +62,7 @@ class BlockSender {
         keys_(keys),
         source_{first, hold},
         stream_(stream),
-        together_(std::clamp<size_t>(frames::kMaxWrittenTogetherBytes / info.block_bytes, 1,
-                                     blocks_per_frame)) {
+        together_(blocks_per_frame) {
     sums_.reserve(keys.size());
   }
 
@@ -143,6 +142,11 @@ class BlockSender {
 };
 
 }  // namespace
+
+size_t BlocksTogether(const OpenNamespaceInfo& info, size_t blocks, size_t max) {
+  return std::clamp<size_t>(
+      std::min<uint64_t>(blocks, frames::kMaxWrittenTogetherBytes / info.block_bytes), 1, max);
+}
 
 absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, const PutChain& chain,
                       size_t begin, const PutSource& source, size_t blocks_per_frame,

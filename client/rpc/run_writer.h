@@ -36,8 +36,11 @@ struct PutAgain {
   std::string reason;  // of the tenant's quota that cut the run, with its numbers; else none did
 };
 
-// Sends blocks of `chain` from `begin` on, as many as a run takes, small ones up to
-// `blocks_per_frame` in a frame; adds outcomes of those that were decided.
+// How many of so many blocks a frame holds, of a daemon that takes `max`.
+size_t BlocksTogether(const OpenNamespaceInfo& info, size_t blocks, size_t max);
+
+// Sends blocks of `chain` from `begin` on, as many as a run takes, up to `blocks_per_frame`
+// (BlocksTogether) of them in a frame; adds outcomes of those that were decided.
 absl::Status WriteRun(const NodeLinkPtr& link, const OpenNamespaceInfo& info, const PutChain& chain,
                       size_t begin, const PutSource& source, size_t blocks_per_frame,
                       int64_t deadline, std::vector<PutOutcome>* outcomes, PutAgain* again);

@@ -42,7 +42,7 @@ class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void Next() {
     if (at_ == lease_.blocks.size() && (LoadsFirst() || !Lease())) return;
     const size_t blocks = BlocksOfFrame();
-    const uint64_t payload = std::min(blocks * run_.ns.block_bytes - offset_, kFrameBytes);
+    const uint64_t payload = std::min(blocks * run_.ns.block_bytes - offset_, FrameBytes());
     frames::FrameFields fields{"", static_cast<uint32_t>(done_), offset_, run_.ns.block_bytes,
                                lease_.blocks[at_].checksum};
     for (size_t i = 1; i < blocks; ++i) {
@@ -64,10 +64,12 @@ class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     StartWrite(&frame_, grpc::WriteOptions().set_no_compression());
   }
 
+  uint64_t FrameBytes() const { return bytes_ == 0 ? kFirstFrameBytes : kFrameBytes; }
+
   // A part of one block, or several whole ones.
   size_t BlocksOfFrame() const {
     if (offset_ > 0) return 1;
-    const size_t fit = std::max<uint64_t>(kFrameBytes / run_.ns.block_bytes, 1);
+    const size_t fit = std::max<uint64_t>(FrameBytes() / run_.ns.block_bytes, 1);
     return std::min({run_.blocks_per_frame, fit, lease_.blocks.size() - at_});
   }
 

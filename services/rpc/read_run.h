@@ -25,6 +25,8 @@ inline constexpr uint32_t kRetryAfterMillis = 50;
 // Payload of a frame: of a block, or of several where the reader takes several. A message costs
 // gRPC about the same whatever its size.
 inline constexpr uint64_t kFrameBytes = frames::kMaxPayloadBytes;
+// Of a run's first: readers ask another node when it does not come soon (client/rpc/hedge.h).
+inline constexpr uint64_t kFirstFrameBytes = 256ull << 10;
 // Leased at once for one stream: a block at least.
 inline constexpr uint64_t kReadPieceBytes = 16ull << 20;
 

@@ -1,7 +1,6 @@
 // A real server on a loopback port, a real client, and a naive store behind the seam: who may call,
 // limits, answers.
 #include "services/rpc/rpc_server.h"
-#include "client/frames/frames.h"
 
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>

@@ -42,7 +42,8 @@ TEST(FreedMemory, IsKeptForTheNextAllocation) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer has an allocator of its own";
 #else
-  for (const char* name : {"GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}) {
+  for (const char* name : {"GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_",
+                           "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}) {
     if (std::getenv(name) != nullptr) GTEST_SKIP() << name << " decides";
   }
   FaultsOf(1);

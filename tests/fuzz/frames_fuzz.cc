@@ -119,7 +119,7 @@ std::vector<std::string> Seeds() {
   add(write);
   // Fields that nobody knows, of every type, and what protobuf would take apart from its order.
   seeds.push_back(
-      std::string("s\x08\x07\x31\1\2\3\4\5\6\7\x08\x3a\x02zz\x45\1\2\3\4\x7a\x01p", 24));
+      std::string("s\x10\x07\x31\1\2\3\4\5\6\7\x08\x3a\x02zz\x45\1\2\3\4\x48\x01\x7a\x01p", 26));
   seeds.push_back("s\x7a\x01p\x08\x01");
   seeds.push_back("s\x88\x80\x80\x80\x00\x01");
   return seeds;

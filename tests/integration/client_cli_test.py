@@ -28,6 +28,7 @@ class ClientTest(Case):
     def test_a_stopped_daemon_is_not_a_missing_one(self):
         daemon = self.start()
         os.kill(daemon.process.pid, signal.SIGSTOP)
+        os.waitpid(daemon.process.pid, os.WUNTRACED)  # until all its threads are
         self.addCleanup(os.kill, daemon.process.pid, signal.SIGCONT)
         for command in (("status",), ("resize", "1GiB")):
             answer = self.kvarve(*command, "--timeout", "300ms", expect=NO_DAEMON)
