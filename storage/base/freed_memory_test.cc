@@ -14,6 +14,11 @@
 namespace kvarve {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
 constexpr size_t kBlockBytes = 1 << 20;
 constexpr int kBlocks = 16;
 constexpr int kRounds = 20;
@@ -39,9 +44,7 @@ long FaultsOf(int rounds) {
 }
 
 TEST(FreedMemory, IsKeptForTheNextAllocation) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the sanitizer has an allocator of its own";
-#else
+  if (kSanitized) GTEST_SKIP() << "the sanitizer has an allocator of its own";
   for (const char* name : {"GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_",
                            "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"}) {
     if (std::getenv(name) != nullptr) GTEST_SKIP() << name << " decides";
@@ -56,7 +59,6 @@ TEST(FreedMemory, IsKeptForTheNextAllocation) {
     EXPECT_LT(FaultsOf(kRounds), kPages / 2);
   })
       .join();
-#endif
 }
 
 }  // namespace
