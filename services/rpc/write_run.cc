@@ -120,29 +120,22 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     const size_t blocks = 1 + frame.fields.more_checksums.size();
     const bool is_whole = offset_ + frame.payload_bytes == blocks * ns_.block_bytes;
     if (!is_whole || results_.size() + blocks < keys_.size()) Read();
-    if (blocks > 1) return StoreBlocks(frame);
-    return StorePart(frame.payload, frame.payload_bytes, frame.fields.checksum);
+    return Store(frame);
   }
 
-  // As its blocks in frames of their own.
-  absl::StatusOr<bool> StoreBlocks(const frames::Frame& frame) {
-    std::span<const frames::Piece> rest = frame.payload;
-    size_t taken = 0;  // of the first of `rest`
-    std::vector<frames::Piece> block;
-    for (size_t i = 0; i <= frame.fields.more_checksums.size(); ++i) {
-      block.clear();
-      for (uint64_t missing = ns_.block_bytes; missing > 0;) {
-        const frames::Piece piece = rest.front().subspan(taken);
-        block.push_back(piece.first(std::min<uint64_t>(missing, piece.size())));
-        missing -= block.back().size();
-        taken += block.back().size();
-        if (taken < rest.front().size()) continue;
-        rest = rest.subspan(1);
-        taken = 0;
+  // A part of a block, or blocks one after the other. False: the stream is over.
+  absl::StatusOr<bool> Store(const frames::Frame& frame) {
+    const frames::FrameFields& fields = frame.fields;
+    bytes_ += frame.payload_bytes;
+    for (frames::Piece rest : frame.payload) {
+      while (!rest.empty()) {
+        const size_t i = results_.size() - fields.index;  // of the frame's blocks
+        const size_t bytes = std::min<uint64_t>(rest.size(), ns_.block_bytes - offset_);
+        const auto sum = i > 0 ? fields.more_checksums[i - 1] : fields.checksum;
+        KV_ASSIGN_OR_RETURN(const bool more, StorePart(rest.first(bytes), sum));
+        if (!more) return false;
+        rest = rest.subspan(bytes);
       }
-      const auto sum = i > 0 ? frame.fields.more_checksums[i - 1] : frame.fields.checksum;
-      KV_ASSIGN_OR_RETURN(const bool more, StorePart(block, ns_.block_bytes, sum));
-      if (!more) return false;
     }
     return true;
   }
@@ -213,15 +206,13 @@ class Reactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   }
 
   // Copies a part of a block to where that will be. False: the stream is over.
-  absl::StatusOr<bool> StorePart(std::span<const frames::Piece> pieces, uint64_t bytes,
-                                 std::optional<uint64_t> checksum) {
+  absl::StatusOr<bool> StorePart(frames::Piece part, std::optional<uint64_t> checksum) {
     if (offset_ == 0) KV_RETURN_IF_ERROR(Begin());
-    offset_ += bytes;
-    bytes_ += bytes;
+    offset_ += part.size();
     const bool is_whole = offset_ == ns_.block_bytes;
     if (put_ != nullptr) {
       if (checksum) expected_ = checksum;
-      for (const frames::Piece piece : pieces) put_->Append(piece);
+      put_->Append(part);
       if (is_whole || !put_->wants_bytes()) KV_RETURN_IF_ERROR(FinishPut());
     }
     // A block that exists comes to its end all the same; one that is refused does not.

@@ -91,12 +91,10 @@ class OtherDaemonTest : public ::testing::Test {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&daemon_);
     server_ = builder.BuildAndStart();
-    ClientOptions options;
-    address_ = "127.0.0.1:" + std::to_string(port);
-    options.endpoint = "kvarve://" + address_;
-    options.staging_bytes = 1 << 20;
-    options.timeout_nanos = options.put_timeout_nanos = kLong;
-    client_ = Client::Create(options).value();
+    options_.endpoint = "kvarve://127.0.0.1:" + std::to_string(port);
+    options_.staging_bytes = 8 << 20;
+    options_.timeout_nanos = options_.put_timeout_nanos = kLong;
+    client_ = Client::Create(options_).value();
     ns_ = *client_->OpenNamespace(TestDescriptor(4096));
   }
   absl::StatusOr<size_t> Get() {
@@ -107,24 +105,20 @@ class OtherDaemonTest : public ::testing::Test {
   }
   OtherDaemon daemon_;
   std::unique_ptr<grpc::Server> server_;
-  std::string address_;
+  ClientOptions options_;
   std::unique_ptr<Client> client_;
   ClientNamespace ns_ = 0;
 };
 
 // Small blocks share a frame where the daemon takes that; every frame is what protobuf reads.
 TEST_F(OtherDaemonTest, FramesOfAPut) {
-  ClientOptions options;
-  options.endpoint = "kvarve://" + address_;
-  options.staging_bytes = 8 << 20;
-  options.timeout_nanos = options.put_timeout_nanos = kLong;
   NamespaceId id;
   id.bytes.fill('n');
   for (const uint64_t bytes : {4096, 100'000, 700'000}) {
     for (const uint32_t most : {0, 1, 7, 1000}) {
       SCOPED_TRACE(std::to_string(bytes) + " bytes, " + std::to_string(most));
       daemon_.blocks_per_write_frame = most;
-      const std::unique_ptr<Client> client = Client::Create(options).value();
+      const std::unique_ptr<Client> client = Client::Create(options_).value();
       const ClientNamespace ns = *client->OpenNamespace(TestDescriptor(bytes));
       const std::vector<BlockKey> keys = KeyChain(1, bytes == 4096 ? 150 : 5);
       std::string all;
@@ -166,10 +160,7 @@ TEST_F(OtherDaemonTest, FramesOfAPut) {
 // has no reason to say hello.
 TEST_F(OtherDaemonTest, AnOlderOneComesInItsPlace) {
   daemon_.blocks_per_write_frame = 64;
-  ClientOptions options;
-  options.endpoint = "kvarve://" + address_;
-  options.timeout_nanos = options.put_timeout_nanos = kLong;
-  const std::unique_ptr<Client> client = Client::Create(options).value();
+  const std::unique_ptr<Client> client = Client::Create(options_).value();
   const ClientNamespace ns = *client->OpenNamespace(TestDescriptor(4096));
   const std::vector<BlockKey> keys = KeyChain(1, 6);
   const std::vector<std::byte> block(4096);
