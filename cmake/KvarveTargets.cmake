@@ -127,6 +127,20 @@ function(kv_test)
   endif()
 endfunction()
 
+# kv_tests_by_mailbox(x_test ...): each once more, with calls by the mailbox of the session (client/local/mailbox.h) and
+# not by the socket alone.
+function(kv_tests_by_mailbox)
+  foreach(test ${ARGN})
+    add_test(NAME ${test}_by_mailbox COMMAND ${test} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    get_test_property(${test} ENVIRONMENT environment)
+    if(NOT environment)
+      set(environment)
+    endif()
+    set_tests_properties(${test}_by_mailbox PROPERTIES LABELS unit TIMEOUT 120
+                         ENVIRONMENT "${environment};KVARVE_TEST_MAILBOX=1")
+  endforeach()
+endfunction()
+
 # kv_races_beside_grpc(x_test ...): tests that link gRPC, which ThreadSanitizer cannot see into: what it has to know
 # (kv_grpc_order of services/rpc), and what it may not say.
 function(kv_races_beside_grpc)

@@ -9,8 +9,11 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <future>
 #include <random>
+#include <thread>
 
 #include "client/cpp/client.h"
 #include "client/cpp/fake_daemon_testing.h"
@@ -146,6 +149,39 @@ TEST_F(FaultsTest, StagingOfAPutThatTimedOutIsBusyUntilItsAnswerComes) {
   });
   EXPECT_EQ(client_->Lookup(ns_, keys)->hit_blocks, 1u);  // the daemon finished it
   EXPECT_TRUE(client_->Stage(4 * kBlock).ok());
+}
+
+// A call that ran out of time before the daemon began it is taken out of the mailbox: it is not
+// done later, behind what the client sent since, and its staging is free at once.
+TEST_F(FaultsTest, ACallThatTheDaemonDidNotBeginIsNeverDone) {
+  if (std::getenv("KVARVE_TEST_MAILBOX") == nullptr) return;  // on a socket it is on its way
+  options_.put_timeout_nanos = kShort;
+  options_.breaker_failures = 1000;
+  StartDaemon();
+  Connect();
+  std::promise<void> begun, go_on;
+  daemon_->SetHook([&](Peer&, const Header& header, Packet) {
+    if (!Is(header, Type::kTouch)) return false;
+    begun.set_value();
+    go_on.get_future().wait();
+    return false;
+  });
+  ClientOptions others = options_;
+  others.timeout_nanos = kLong;
+  const auto other = *Client::Create(others);
+  const ClientNamespace other_ns = *other->OpenNamespace(TestDescriptor("m"));
+  ASSERT_TRUE(other->WaitReady(kLong).ok());
+  std::thread busy([&] { EXPECT_TRUE(other->Touch(other_ns, TestKeys(9, 1), 1).ok()); });
+  begun.get_future().wait();
+  const std::vector<BlockKey> keys = TestKeys(0, 1);
+  Staging staging = *client_->Stage(kBlock);
+  EXPECT_EQ(client_->PutStaged(ns_, {.keys = keys}, std::move(staging)).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(client_->Stage(4 * kBlock).ok());
+  go_on.set_value();
+  busy.join();
+  EXPECT_EQ(client_->Lookup(ns_, keys)->hit_blocks, 0u);
+  EXPECT_EQ(daemon_->seen().packets[Type::kPut], 0);
 }
 
 TEST_F(FaultsTest, StagingIsAnewAfterAReconnect) {

@@ -96,6 +96,11 @@ Connection::Connection(ForkClosedSocket socket, std::shared_ptr<Outbox> outbox,
       buffer_(local::kMaxMessageBytes),
       poll_(params.poll_nanos) {}
 
+Connection::~Connection() {
+  // A forked child has no such mapping.
+  if (stamp_.InChild()) static_cast<void>(mailbox_.release());
+}
+
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Connect(const Params& params,
                                                                 std::shared_ptr<Outbox> outbox) {
   KV_ASSIGN_OR_RETURN(ForkClosedSocket socket, Dial(params.endpoint));
@@ -148,16 +153,25 @@ absl::Status Connection::TakeWelcome(std::span<const uint8_t> packet, size_t nam
   }
   if (welcome_.namespaces.size() != namespaces) return Protocol("other namespaces");
   if (body.max_keys == 0 || body.max_blocks == 0) return Protocol("a WELCOME with empty limits");
+  const size_t wanted_fds = (body.staging_bytes > 0 ? 1 : 0) + (body.mailbox_bytes > 0 ? 1 : 0);
+  if (fds_.size() != wanted_fds) return Protocol("a WELCOME without its memory");
   if (body.staging_bytes > 0) {
-    if (fds_.size() != 1) return Protocol("no staging memory");
     absl::StatusOr<std::shared_ptr<StagingMemory>> staging =
         StagingMemory::Map(fds_[0].get(), body.staging_bytes, observer_);
     if (!staging.ok()) return absl::UnavailableError(staging.status().message());
     staging_ = std::move(*staging);
   }
+  if (body.mailbox_bytes > 0) {
+    absl::StatusOr<std::unique_ptr<local::Mailbox>> mailbox =
+        local::Mailbox::Map(fds_.back().get());
+    if (!mailbox.ok()) return absl::UnavailableError(mailbox.status().message());
+    mailbox_ = *std::move(mailbox);
+  }
   const size_t sendable = send_buffer_bytes - std::min(send_buffer_bytes, kPacketOverheadBytes);
   max_message_bytes_ =
       std::min({sendable, size_t{body.max_message_bytes}, local::kMaxMessageBytes});
+  fds_.clear();
+  packets_taken_ = 0;
   session_->id = body.session;
   session_->incarnation = body.incarnation;
   std::memcpy(session_->token.data(), body.session_token, session_->token.size());
@@ -185,6 +199,7 @@ absl::StatusOr<std::span<const uint8_t>> Connection::TakePacket(bool wait) {
   KV_ASSIGN_OR_RETURN(const size_t size,
                       local::Receive(socket_.get(), buffer_, &fds_,
                                      wait ? local::Wait::kSocketTimeout : local::Wait::kNo));
+  if (size > 0) ++packets_taken_;
   return std::span<const uint8_t>(buffer_).first(size);
 }
 
@@ -199,7 +214,7 @@ absl::StatusOr<std::span<const uint8_t>> Connection::NextPacket(int64_t deadline
 
 absl::Status Connection::SendBy(std::string_view message, int64_t deadline_nanos) {
   while (true) {
-    const absl::Status sent = local::Send(socket_.get(), message);
+    const absl::Status sent = SendPacket(message);
     if (sent.code() != absl::StatusCode::kResourceExhausted) return sent;
     if (!PollUntil(socket_.get(), POLLOUT, deadline_nanos, -1)) {
       return absl::DeadlineExceededError("kvarved does not read its messages");
@@ -207,10 +222,16 @@ absl::Status Connection::SendBy(std::string_view message, int64_t deadline_nanos
   }
 }
 
+absl::Status Connection::SendPacket(std::string_view message) {
+  absl::Status sent = local::Send(socket_.get(), message);
+  if (sent.ok() && mailbox_ != nullptr) mailbox_->RingForSocket();
+  return sent;
+}
+
 absl::Status Connection::Broken(const absl::Status& cause) {
   cause_ = std::string(ToStd(cause.message()));
   Shutdown();
-  return absl::UnavailableError(absl::StrCat("the connection to kvarved ended: ", cause_));
+  return Ended();
 }
 
 absl::Status Connection::Garbage(std::string_view what) {
@@ -221,24 +242,39 @@ absl::StatusOr<std::span<const uint8_t>> Connection::Call(std::string_view messa
                                                           int64_t timeout_nanos,
                                                           std::shared_ptr<StagingRegion> region) {
   timed_out_ = false;
-  if (broken_) return absl::UnavailableError("the connection to kvarved ended");
+  if (broken_) return Ended();
   const int64_t deadline = Now() + timeout_nanos;
   uint64_t request = 0;
   std::memcpy(&request, message.data() + offsetof(Header, request), sizeof(request));
-  const absl::Status sent = SendBy(message, deadline);
-  timed_out_ = sent.code() == absl::StatusCode::kDeadlineExceeded;
+  const bool by_mailbox =
+      mailbox_ != nullptr && message.size() <= local::Mailbox::kMaxMessageBytes && FreeMailbox();
+  if (broken_) return Ended();
+  bool withdrawn = false;
+  absl::StatusOr<std::span<const uint8_t>> answer =
+      by_mailbox ? CallByMailbox(message, request, expected, deadline, &withdrawn)
+                 : CallBySocket(message, request, expected, timeout_nanos, deadline, &withdrawn);
+  if (timed_out_ && !withdrawn && region != nullptr) {
+    unanswered_.emplace(request, std::move(region));
+  }
+  return answer;
+}
+
+absl::StatusOr<std::span<const uint8_t>> Connection::CallBySocket(std::string_view message,
+                                                                  uint64_t request, Type expected,
+                                                                  int64_t timeout_nanos,
+                                                                  int64_t deadline_nanos,
+                                                                  bool* withdrawn) {
+  const absl::Status sent = SendBy(message, deadline_nanos);
+  timed_out_ = *withdrawn = sent.code() == absl::StatusCode::kDeadlineExceeded;
   if (sent.code() == absl::StatusCode::kUnavailable) return Broken(sent);
   if (!sent.ok()) return sent;
   const int64_t unpolled = timeout_nanos - kPolledPartNanos;
   if (unpolled > 0) SetReceiveTimeout(unpolled);
-  absl::StatusOr<std::span<const uint8_t>> answer = Await(request, expected, deadline);
-  if (timed_out_ && region != nullptr) unanswered_.emplace(request, std::move(region));
-  return answer;
+  return Await(request, expected, deadline_nanos, /*wait=*/unpolled > 0);
 }
 
 absl::StatusOr<std::span<const uint8_t>> Connection::Await(uint64_t request, Type expected,
-                                                           int64_t deadline_nanos) {
-  bool wait = deadline_nanos - Now() > kPolledPartNanos;
+                                                           int64_t deadline_nanos, bool wait) {
   while (true) {
     absl::StatusOr<std::span<const uint8_t>> packet = std::span<const uint8_t>();
     const bool came = poll_.Poll([&] {
@@ -248,27 +284,40 @@ absl::StatusOr<std::span<const uint8_t>> Connection::Await(uint64_t request, Typ
     if (!came) packet = wait ? TakePacket(true) : NextPacket(deadline_nanos, -1);
     if (!packet.ok()) return Broken(packet.status());
     if (packet->empty()) {
-      if (!wait) {
-        timed_out_ = true;
-        return absl::DeadlineExceededError("kvarved did not answer in time");
-      }
+      if (!wait) return NoAnswer();
       wait = false;
       continue;
     }
     wait = false;
-    const absl::StatusOr<Header> header = local::ParseHeader(*packet);
-    if (!header.ok()) return Broken(header.status());
-    if (header->request != request) {
-      const absl::Status taken = TakeOther(*header, *packet);
-      if (!taken.ok()) return Broken(taken);
-      continue;
-    }
-    if (header->type == static_cast<uint16_t>(Type::kError)) return local::ParseError(*packet);
-    if (header->type != static_cast<uint16_t>(expected)) {
-      return Broken(Protocol("an answer of another type"));
-    }
-    return packet;
+    absl::StatusOr<std::span<const uint8_t>> answer = AnswerIn(*packet, request, expected);
+    if (!answer.ok() || !answer->empty()) return answer;
   }
+}
+
+absl::Status Connection::Ended() const {
+  return absl::UnavailableError(
+      absl::StrCat("the connection to kvarved ended", cause_.empty() ? "" : ": ", cause_));
+}
+
+absl::Status Connection::NoAnswer() {
+  timed_out_ = true;
+  return absl::DeadlineExceededError("kvarved did not answer in time");
+}
+
+absl::StatusOr<std::span<const uint8_t>> Connection::AnswerIn(std::span<const uint8_t> packet,
+                                                              uint64_t request, Type expected) {
+  const absl::StatusOr<Header> header = local::ParseHeader(packet);
+  if (!header.ok()) return Broken(header.status());
+  if (header->request != request) {
+    const absl::Status taken = TakeOther(*header, packet);
+    if (!taken.ok()) return Broken(taken);
+    return std::span<const uint8_t>();
+  }
+  if (header->type == static_cast<uint16_t>(Type::kError)) return local::ParseError(packet);
+  if (header->type != static_cast<uint16_t>(expected)) {
+    return Broken(Protocol("an answer of another type"));
+  }
+  return packet;
 }
 
 absl::Status Connection::TakeOther(const Header& header, std::span<const uint8_t> packet) {
@@ -278,6 +327,7 @@ absl::Status Connection::TakeOther(const Header& header, std::span<const uint8_t
       KV_RETURN_IF_ERROR(local::ParseBody(packet, &body));
       if (fds_.size() != 1) return Protocol("a chunk without its memory");
       const absl::Status added = pools_.Add(body.chunk, body.bytes, fds_[0].get());
+      fds_.clear();  // it would keep the memory beyond the mapping
       // Without address space the chunk stays unknown: its blocks are misses here.
       return added.code() == absl::StatusCode::kInvalidArgument ? added : absl::OkStatus();
     }
@@ -311,13 +361,18 @@ void Connection::GiveBackLate(const Header& header, std::span<const uint8_t> pac
 }
 
 absl::Status Connection::SendOnly(std::string_view message) {
-  if (broken_) return absl::UnavailableError("the connection to kvarved ended");
-  const absl::Status sent = local::Send(socket_.get(), message);
+  if (broken_) return Ended();
+  const absl::Status sent = SendPacket(message);
   if (sent.code() == absl::StatusCode::kUnavailable) return Broken(sent);
   return sent;
 }
 
 bool Connection::Drain() {
+  const bool late = TakeLateAnswer();
+  return DrainSocket() || late;
+}
+
+bool Connection::DrainSocket() {
   bool answered = false;
   for (size_t i = 0; i < kMaxPacketsPerDrain && !broken_; ++i) {
     const absl::StatusOr<std::span<const uint8_t>> packet = TakePacket(false);
@@ -335,9 +390,7 @@ bool Connection::Drain() {
 }
 
 void Connection::Leave() {
-  local::Send(socket_.get(),
-              std::move(local::Builder(Type::kBye, 0).Add(local::ByeBody())).Finish())
-      .IgnoreError();
+  SendPacket(std::move(local::Builder(Type::kBye, 0).Add(local::ByeBody())).Finish()).IgnoreError();
   Shutdown();
 }
 
@@ -345,6 +398,7 @@ void Connection::Shutdown() {
   if (broken_) return;
   broken_ = true;
   ::shutdown(socket_.get(), SHUT_RDWR);
+  if (mailbox_ != nullptr && !stamp_.InChild()) mailbox_->RingForSocket();
   fds_.clear();
   pools_.Clear();
   unanswered_.clear();

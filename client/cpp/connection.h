@@ -1,9 +1,10 @@
 // One connection to a kvarved, from HELLO to its end: requests and their answers, announced chunks,
 // staging.
 //
-// A caller's thread sends and receives itself. Answers carry the request's id; the late answer of a
-// request that timed out is skipped, and what it gave is given back (a lease ends, a staging region
-// is free again).
+// A caller's thread sends and receives itself: calls and their answers through the mailbox that the
+// daemon gave, where they fit, and all else through the socket. Answers carry the request's id; the
+// late answer of a request that timed out is skipped, and what it gave is given back (a lease ends,
+// a staging region is free again).
 //
 // THREADS: externally synchronised (the link's turn), except where a method says otherwise.
 // BLOCKS: Connect and Call, up to their time-outs.
@@ -27,6 +28,7 @@
 #include "client/cpp/outbox.h"
 #include "client/cpp/pool_map.h"
 #include "client/cpp/staging.h"
+#include "client/local/mailbox.h"
 #include "client/local/messages.h"
 #include "client/local/poll_wait.h"
 #include "storage/base/unique_fd.h"
@@ -45,6 +47,7 @@ class Connection {
     int cancel_fd = -1;         // readable: give up
     std::shared_ptr<HostMemoryObserver> memory;
   };
+  ~Connection();
   // Connects and says HELLO. `outbox`: for Outbox::Begin, which is the link's. Unavailable: no
   // daemon, no answer, or not a daemon; the daemon's own refusal keeps its code. The text says what
   // to do.
@@ -61,8 +64,11 @@ class Connection {
                                                 std::shared_ptr<StagingRegion> region = nullptr);
   // Sends a message that has no answer, or whose answer nobody awaits. Never waits.
   absl::Status SendOnly(std::string_view message);
-  // Reads what lies in the socket. True when an answer was among it: the daemon lives.
+  // Reads what lies in the socket and in the mailbox. True when an answer was among it: the daemon
+  // lives.
   bool Drain();
+  // The same of the mailbox alone, where at most one late answer lies. Between calls.
+  bool TakeLateAnswer();
 
   // A hold was given, until then.
   void NoteHold(int64_t until_nanos) { held_until_ = std::max(held_until_, until_nanos); }
@@ -81,6 +87,11 @@ class Connection {
 
   // THREADS: any, below.
   int socket() const { return socket_.get(); }
+  bool has_mailbox() const { return mailbox_ != nullptr; }
+  // A caller that waits at the mailbox looks at the socket at once.
+  void WakeCaller() const {
+    if (mailbox_ != nullptr) mailbox_->RingClient();
+  }
   const local::Welcome& welcome() const { return welcome_; }
   const std::shared_ptr<Session>& session() const { return session_; }
   PoolMap& pools() { return pools_; }
@@ -98,12 +109,36 @@ class Connection {
   absl::StatusOr<std::span<const uint8_t>> NextPacket(int64_t deadline_nanos, int cancel_fd);
   absl::StatusOr<std::span<const uint8_t>> TakePacket(bool wait);
   absl::Status SendBy(std::string_view message, int64_t deadline_nanos);
+  // Sends a packet now if there is room, and rings for it.
+  absl::Status SendPacket(std::string_view message);
+  absl::StatusOr<std::span<const uint8_t>> CallBySocket(std::string_view message, uint64_t request,
+                                                        local::Type expected, int64_t timeout_nanos,
+                                                        int64_t deadline_nanos, bool* withdrawn);
+  // The answer by the socket. `wait`: in the receive itself, first.
   absl::StatusOr<std::span<const uint8_t>> Await(uint64_t request, local::Type expected,
-                                                 int64_t deadline_nanos);
+                                                 int64_t deadline_nanos, bool wait);
+  // What Call does, by the mailbox. `withdrawn`: the call timed out, and the daemon never sees it.
+  absl::StatusOr<std::span<const uint8_t>> CallByMailbox(std::string_view message, uint64_t request,
+                                                         local::Type expected,
+                                                         int64_t deadline_nanos, bool* withdrawn);
+  // False: none by the deadline.
+  absl::StatusOr<bool> AwaitMailbox(int64_t deadline_nanos);
+  // The answer that lies in the mailbox, after all packets that were sent before it; empty: it
+  // comes through the socket.
+  absl::StatusOr<std::span<const uint8_t>> TakeFromMailbox();
+  // Takes a late answer out of the mailbox. False: it is in use.
+  bool FreeMailbox();
+  // Reads what lies in the socket; whether an answer was among it.
+  bool DrainSocket();
+  // `packet` as the answer to `request`; empty: it was another one's, and is taken care of.
+  absl::StatusOr<std::span<const uint8_t>> AnswerIn(std::span<const uint8_t> packet,
+                                                    uint64_t request, local::Type expected);
   // A packet that nobody awaits: unasked messages and late answers.
   absl::Status TakeOther(const local::Header& header, std::span<const uint8_t> packet);
   void GiveBackLate(const local::Header& header, std::span<const uint8_t> packet);
   absl::Status Broken(const absl::Status& cause);
+  absl::Status Ended() const;
+  absl::Status NoAnswer();  // notes that the call timed out
   void SetReceiveTimeout(int64_t timeout_nanos);
 
   ForkClosedSocket socket_;
@@ -122,6 +157,9 @@ class Connection {
   int64_t receive_timeout_nanos_ = 0;
   int64_t held_until_ = 0;
   local::PollWait poll_;
+  std::unique_ptr<local::Mailbox> mailbox_;  // null: the daemon has none
+  uint32_t packets_taken_ = 0;               // from the socket, after WELCOME
+  ForkStamp stamp_;
   bool broken_ = false;
   std::string cause_;
   bool timed_out_ = false;

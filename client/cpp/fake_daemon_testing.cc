@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -38,6 +39,8 @@ std::byte* MapShared(int fd, uint64_t bytes) {
   ::madvise(data, bytes, MADV_DONTFORK);
   return static_cast<std::byte*>(data);
 }
+
+const bool kUseMailbox = std::getenv("KVARVE_TEST_MAILBOX") != nullptr;
 
 NamespaceId IdFor(const NamespaceDigest& digest) { return IdOf(digest); }
 
@@ -125,6 +128,14 @@ std::string FakeDaemon::TokenOf(uint64_t session) {
 }
 
 void FakeDaemon::Reply(Peer& peer, const std::string& message) {
+  Header header;
+  std::memcpy(&header, message.data(), std::min(message.size(), sizeof(header)));
+  if (peer.call != 0 && header.request == peer.call) {
+    peer.call = 0;
+    if (peer.mailbox->Answer(message, peer.packets)) return;
+    peer.mailbox->AnswerOnSocket(peer.packets);
+  }
+  ++peer.packets;
   local::Send(peer.socket.get(), message).IgnoreError();
 }
 
@@ -136,11 +147,14 @@ void FakeDaemon::Loop() {
       if (stopping_) break;
       for (const auto& peer : peers_) polled.push_back({peer->socket.get(), POLLIN, 0});
     }
-    ::poll(polled.data(), polled.size(), -1);
+    // A mailbox rings no descriptor: it is looked at.
+    ::poll(polled.data(), polled.size(), kUseMailbox ? 1 : -1);
     std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::unique_ptr<Peer>> alive;
     for (size_t i = 0; i < peers_.size(); ++i) {
-      if (polled[i + 2].revents == 0 || ReadOne(*peers_[i])) alive.push_back(std::move(peers_[i]));
+      if (polled[i + 2].revents != 0 && !ReadOne(*peers_[i])) continue;
+      if (peers_[i]->mailbox != nullptr) ReadMailbox(*peers_[i]);
+      alive.push_back(std::move(peers_[i]));
     }
     peers_ = std::move(alive);
     if (polled[1].revents != 0) Accept();
@@ -169,13 +183,22 @@ bool FakeDaemon::ReadOne(Peer& peer) {
     size = local::Receive(peer.socket.get(), buffer);
   }
   if (!size.ok()) return false;
-  if (*size == 0) return true;
-  const std::span<const uint8_t> packet = std::span<const uint8_t>(buffer).first(*size);
+  if (*size > 0) TakeIn(peer, std::span<const uint8_t>(buffer).first(*size), false);
+  return true;
+}
+
+void FakeDaemon::ReadMailbox(Peer& peer) {
+  static thread_local std::vector<uint8_t> buffer(local::Mailbox::kMaxMessageBytes);
+  const size_t size = peer.mailbox->TakeCall(buffer).value();
+  if (size > 0) TakeIn(peer, std::span<const uint8_t>(buffer).first(size), true);
+}
+
+void FakeDaemon::TakeIn(Peer& peer, std::span<const uint8_t> packet, bool by_mailbox) {
   const absl::StatusOr<Header> header = local::ParseHeader(packet);
   KV_CHECK(header.ok());
+  if (by_mailbox) peer.call = header->request;
   ++seen_.packets[static_cast<Type>(header->type)];
   if (hook_ == nullptr || !hook_(peer, *header, packet)) Serve(peer, *header, packet);
-  return true;
 }
 
 void FakeDaemon::Hello(Peer& peer, const Header& header, std::span<const uint8_t> packet) {
@@ -212,11 +235,18 @@ void FakeDaemon::Hello(Peer& peer, const Header& header, std::span<const uint8_t
     peer.staging = MapShared(staging.get(), peer.staging_bytes);
     fds.push_back(staging.get());
   }
+  UniqueFd mailbox;
+  if (kUseMailbox && (hello->body.flags & local::kTakesMailbox) != 0) {
+    peer.mailbox = local::Mailbox::Create(&mailbox).value();
+    welcome.body.mailbox_bytes = local::Mailbox::kBytes;
+    fds.push_back(mailbox.get());
+  }
   local::Send(peer.socket.get(), local::BuildWelcome(welcome, header.request), fds).IgnoreError();
   if (options_.announce) Announce(peer);
 }
 
 void FakeDaemon::Announce(Peer& peer) {
+  ++peer.packets;
   const int fds[] = {chunk_fd_.get()};
   local::Send(peer.socket.get(),
               Plain(Type::kPoolAdd, 0, local::PoolAddBody{chunk_id_, kChunkBytes, 4096}), fds)

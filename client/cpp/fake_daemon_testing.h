@@ -1,5 +1,6 @@
 // A kvarved of a few lines for tests of the client alone: one chunk, no eviction, and a hook that
-// sees every packet first, so that a test can hang, lie, answer late or hang up.
+// sees every packet first, so that a test can hang, lie, answer late or hang up. It gives clients a
+// mailbox when KVARVE_TEST_MAILBOX is set: tests run both ways (kv_tests_by_mailbox).
 //
 // THREADS: any; it serves on one thread of its own.
 #ifndef KVARVE_CLIENT_CPP_FAKE_DAEMON_TESTING_H_
@@ -17,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/local/mailbox.h"
 #include "client/local/messages.h"
 #include "storage/base/unique_fd.h"
 
@@ -36,6 +38,9 @@ class FakeDaemon {
     std::byte* staging = nullptr;
     uint64_t staging_bytes = 0;
     std::vector<NamespaceDigest> namespaces;  // by handle - first_handle
+    std::unique_ptr<local::Mailbox> mailbox;
+    uint64_t call = 0;     // request that was taken out of the mailbox and has no answer yet
+    uint32_t packets = 0;  // sent beside a mailbox
     ~Peer();
   };
   // Runs on the serving thread with the lock held; true: handled, nothing more is done.
@@ -60,6 +65,7 @@ class FakeDaemon {
   void FlipStoredByte(const BlockKey& key);
   void SetMaxStaging(uint64_t bytes);  // of HELLOs from now on
 
+  // To the mailbox if it answers the call from there, else to the socket.
   static void Reply(Peer& peer, const std::string& message);
   // Answers as if there were no hook.
   void Serve(Peer& peer, const local::Header& header, std::span<const uint8_t> packet);
@@ -83,6 +89,8 @@ class FakeDaemon {
   void Loop();
   void Accept();
   bool ReadOne(Peer& peer);
+  void ReadMailbox(Peer& peer);
+  void TakeIn(Peer& peer, std::span<const uint8_t> packet, bool by_mailbox);
   void Hello(Peer& peer, const local::Header& header, std::span<const uint8_t> packet);
   void Announce(Peer& peer);
   size_t Found(const Peer& peer, const local::KeysView& view) const;

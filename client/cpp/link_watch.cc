@@ -99,11 +99,13 @@ void Link::Stop() {
 
 // Waits while `connection` needs nothing. True when its peer ended it.
 bool Link::Doze(int64_t nanos, const Connection& connection) {
-  // POLLRDHUP alone: an answer to a caller does not wake this thread. It costs each answer a look
-  // at this thread all the same, so the socket is left alone (-1) while it is in use: callers see
-  // its end themselves, and Tend does at the next tick.
+  // POLLRDHUP alone: an answer to a caller does not wake this thread. It costs each answer that
+  // comes through the socket a look at this thread all the same, so a socket without a mailbox is
+  // left alone (-1) while it is in use: callers see its end themselves, and Tend does at the next
+  // tick.
   const uint64_t turns = turns_.load(std::memory_order_relaxed);
-  const bool in_use = std::exchange(turns_seen_, turns) != turns;
+  const bool changed = std::exchange(turns_seen_, turns) != turns;
+  const bool in_use = changed && !connection.has_mailbox();
   pollfd polled[] = {{stop_.get(), POLLIN, 0},
                      {wake_.get(), POLLIN, 0},
                      {in_use ? -1 : connection.socket(), POLLRDHUP, 0}};
@@ -141,6 +143,7 @@ void Link::Watch() {
     } else {
       const bool probing = breaker_open_.load();
       const bool ended = Doze(probing ? std::min(kTickNanos, probe) : kTickNanos, *connection);
+      if (ended) connection->WakeCaller();
       if (!Tend(*connection) && ended) Pause(kBusyTickNanos);
       if (Now() < scarce_at) continue;
       if (LacksStaging(*connection)) {
@@ -176,6 +179,7 @@ bool Link::Tend(Connection& connection) {
 local::Hello Link::MakeHello(std::vector<ClientNamespace>* named) const {
   local::Hello hello;
   hello.body.role = static_cast<uint8_t>(options_.role);
+  hello.body.flags = local::kTakesMailbox;
   hello.body.dp_rank = options_.dp_rank;
   hello.body.pp_rank = options_.pp_rank;
   hello.body.tp_rank = options_.tp_rank;

@@ -1,25 +1,16 @@
 #include "client/cpp/pool_map.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/local/sealed_memory.h"
 #include "storage/base/huge_pages.h"
 
 namespace kvarve::client {
-
-bool IsSealedMemory(int fd, uint64_t bytes) {
-  struct stat status;
-  if (::fstat(fd, &status) != 0 || status.st_size < 0) return false;
-  const int seals = ::fcntl(fd, F_GET_SEALS);
-  return static_cast<uint64_t>(status.st_size) >= bytes && seals >= 0 &&
-         (seals & F_SEAL_SHRINK) != 0;
-}
 
 ChunkMapping::~ChunkMapping() {
   if (data_ == nullptr || stamp_.InChild()) return;  // a child has no such mapping
@@ -29,7 +20,7 @@ ChunkMapping::~ChunkMapping() {
 }
 
 absl::Status PoolMap::Add(uint64_t chunk, uint64_t bytes, int fd) {
-  if (bytes == 0 || !IsSealedMemory(fd, bytes)) {
+  if (bytes == 0 || !local::IsSealedMemory(fd, bytes)) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk ", chunk, " is not sealed memory of ", bytes, " bytes"));
   }

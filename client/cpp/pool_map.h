@@ -69,10 +69,6 @@ class PoolMap {
   std::unordered_map<uint64_t, std::shared_ptr<ChunkMapping>> chunks_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Whether `fd` is a file of at least `bytes` that can never shrink: reading a mapping of it cannot
-// raise SIGBUS.
-bool IsSealedMemory(int fd, uint64_t bytes);
-
 }  // namespace kvarve::client
 
 #endif  // KVARVE_CLIENT_CPP_POOL_MAP_H_

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "client/cpp/pool_map.h"
+#include "client/local/sealed_memory.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
 
@@ -19,12 +19,8 @@ std::byte* StagingRegion::data() const { return memory_->data_ + offset_; }
 
 absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(
     int fd, uint64_t bytes, std::shared_ptr<HostMemoryObserver> observer) {
-  if (bytes == 0 || !IsSealedMemory(fd, bytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the staging memory is not sealed memory of ", bytes, " bytes"));
-  }
-  return Take(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), bytes,
-              std::move(observer));
+  KV_ASSIGN_OR_RETURN(void* const data, local::MapSealedMemory(fd, bytes));
+  return Take(data, bytes, std::move(observer));
 }
 
 absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Private(

@@ -80,11 +80,14 @@ static_assert(sizeof(Header) == 24);
 
 enum class Role : uint8_t { kTool = 0, kScheduler = 1, kWorker = 2 };
 
+// kTakesMailbox: the client can use a mailbox (mailbox.h).
+enum HelloFlags : uint8_t { kTakesMailbox = 1 };
+
 // ---- Opening. HELLO: HelloBody, engine_id, client name, then per namespace u32 length,
 // descriptor, digest[32].
 struct HelloBody {
   uint16_t version_min = kVersionMin, version_max = kVersionMax;
-  uint8_t role = 0, pad = 0;
+  uint8_t role = 0, flags = 0;  // HelloFlags; those that the daemon does not know are nothing to it
   uint16_t dp_rank = 0, pp_rank = 0, tp_rank = 0;
   uint16_t engine_id_bytes = 0, client_name_bytes = 0;
   uint32_t namespaces = 0;
@@ -107,14 +110,16 @@ struct OpenNamespace {
 };
 
 // WELCOME: WelcomeBody, daemon version text, then NamespaceOpenedBody each, in HELLO's order. fd 0:
-// the staging memfd, when staging_bytes > 0. POOL_ADD messages follow.
+// the staging memfd, when staging_bytes > 0; the next: the mailbox's, when mailbox_bytes > 0.
+// POOL_ADD messages follow.
 struct WelcomeBody {
   uint16_t version = 0, daemon_version_bytes = 0;
   uint32_t namespaces = 0;
   uint64_t incarnation = 0, session = 0;
   uint8_t session_token[16] = {};  // lets a later session of the same client say BYE for this one
   uint64_t staging_bytes = 0;      // granted; may be less, or 0
-  uint32_t max_keys = 0, max_blocks = 0, max_message_bytes = 0, pad = 0;
+  uint32_t max_keys = 0, max_blocks = 0, max_message_bytes = 0;
+  uint32_t mailbox_bytes = 0;  // 0: none
 };
 static_assert(sizeof(WelcomeBody) == 64);
 struct NamespaceOpenedBody {

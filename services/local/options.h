@@ -91,6 +91,7 @@ struct LocalServerOptions {
   uint16_t version_min = local::kVersionMin;
   uint16_t version_max = local::kVersionMax;
   PidfdSource pidfd_source = PidfdSource::kPeer;
+  bool offers_mailbox = true;  // to clients that take one (mailbox.h)
 };
 
 }  // namespace kvarve

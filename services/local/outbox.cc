@@ -8,18 +8,18 @@
 namespace kvarve {
 namespace {
 
-absl::Status SendNow(int socket, const std::string& bytes, const UniqueFd* fd) {
-  if (fd == nullptr) return local::Send(socket, bytes);
-  const int fds[] = {fd->get()};
-  return local::Send(socket, bytes, fds);
+absl::Status SendNow(int socket, const std::string& bytes, const Outbox::Fds& fds) {
+  if (fds.empty()) return local::Send(socket, bytes);
+  std::vector<int> numbers;
+  for (const auto& fd : fds) numbers.push_back(fd->get());
+  return local::Send(socket, bytes, numbers);
 }
 
 }  // namespace
 
-absl::Status Outbox::Send(std::string message, std::shared_ptr<const UniqueFd> fd,
-                          int64_t now_nanos) {
+absl::Status Outbox::Send(std::string message, Fds fds, int64_t now_nanos) {
   if (queue_.empty()) {
-    const absl::Status sent = SendNow(socket_, message, fd.get());
+    const absl::Status sent = SendNow(socket_, message, fds);
     if (!absl::IsResourceExhausted(sent)) return sent;
     progress_nanos_ = now_nanos;
   }
@@ -28,14 +28,14 @@ absl::Status Outbox::Send(std::string message, std::shared_ptr<const UniqueFd> f
         absl::StrCat("the client leaves ", queued_bytes_, " bytes of answers unread"));
   }
   queued_bytes_ += message.size();
-  queue_.push_back({std::move(message), std::move(fd)});
+  queue_.push_back({std::move(message), std::move(fds)});
   return absl::OkStatus();
 }
 
 absl::Status Outbox::Flush(int64_t now_nanos) {
   while (!queue_.empty()) {
     const Message& front = queue_.front();
-    const absl::Status sent = SendNow(socket_, front.bytes, front.fd.get());
+    const absl::Status sent = SendNow(socket_, front.bytes, front.fds);
     if (absl::IsResourceExhausted(sent)) break;
     if (!sent.ok()) return sent;
     queued_bytes_ -= front.bytes.size();

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "storage/base/unique_fd.h"
@@ -22,10 +23,12 @@ class Outbox {
   Outbox(int socket, size_t max_bytes, int64_t max_stuck_nanos)
       : socket_(socket), max_bytes_(max_bytes), max_stuck_nanos_(max_stuck_nanos) {}
 
-  // Sends or queues one message, with at most one descriptor. Unavailable: the client is gone.
-  // ResourceExhausted: too much is queued; DeadlineExceeded: nothing was taken for too long (both:
-  // close).
-  absl::Status Send(std::string message, std::shared_ptr<const UniqueFd> fd, int64_t now_nanos);
+  using Fds = std::vector<std::shared_ptr<const UniqueFd>>;
+
+  // Sends or queues one message, with at most kMaxFdsPerMessage descriptors. Unavailable: the
+  // client is gone. ResourceExhausted: too much is queued; DeadlineExceeded: nothing was taken for
+  // too long (both: close).
+  absl::Status Send(std::string message, Fds fds, int64_t now_nanos);
   // Sends what the socket takes now. Errors as above.
   absl::Status Flush(int64_t now_nanos);
 
@@ -35,7 +38,7 @@ class Outbox {
  private:
   struct Message {
     std::string bytes;
-    std::shared_ptr<const UniqueFd> fd;
+    Fds fds;
   };
 
   const int socket_;

@@ -36,7 +36,7 @@ TEST_F(OutboxTest, QueuesInOrderAndFlushes) {
   const auto message = [](int i) { return std::to_string(i) + std::string(50'000, '.'); };
   constexpr int kMessages = 100;
   for (int i = 0; i < kMessages; ++i) {
-    ASSERT_TRUE(outbox.Send(message(i), i % 2 == 1 ? fd : nullptr, 0).ok());
+    ASSERT_TRUE(outbox.Send(message(i), i % 2 == 1 ? Outbox::Fds{fd} : Outbox::Fds{}, 0).ok());
   }
   EXPECT_FALSE(outbox.empty());
   for (int i = 0; i < kMessages; ++i) {
@@ -54,7 +54,7 @@ TEST_F(OutboxTest, TooManyBytes) {
   absl::Status status;
   int sent = 0;
   while (status.ok() && sent < 10'000) {
-    status = outbox.Send(std::string(10'000, 'x'), nullptr, 0);
+    status = outbox.Send(std::string(10'000, 'x'), {}, 0);
     ++sent;
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
@@ -64,7 +64,7 @@ TEST_F(OutboxTest, TooManyBytes) {
 TEST_F(OutboxTest, StuckForTooLong) {
   Outbox outbox(ours_.get(), 1 << 30, 1000);
   for (int64_t i = 0; i < 100; ++i) {
-    ASSERT_TRUE(outbox.Send(std::string(50'000, 'x'), nullptr, 5).ok());
+    ASSERT_TRUE(outbox.Send(std::string(50'000, 'x'), {}, 5).ok());
   }
   ASSERT_FALSE(outbox.empty());
   EXPECT_TRUE(outbox.Flush(1004).ok());
@@ -77,7 +77,7 @@ TEST_F(OutboxTest, StuckForTooLong) {
 TEST_F(OutboxTest, ThePeerIsGone) {
   Outbox outbox(ours_.get(), 1 << 20, 1000);
   theirs_.reset();
-  EXPECT_TRUE(absl::IsUnavailable(outbox.Send("hello", nullptr, 0)));
+  EXPECT_TRUE(absl::IsUnavailable(outbox.Send("hello", {}, 0)));
 }
 
 }  // namespace

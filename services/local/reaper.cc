@@ -45,6 +45,7 @@ bool IsGone(pid_t pid) { return pid <= 0 || (::kill(pid, 0) != 0 && errno == ESR
 // The session's thread sees the end of its connection.
 void Disconnect(const SessionRecord& record) {
   if (record.socket.valid()) ::shutdown(record.socket.get(), SHUT_RDWR);
+  if (record.mailbox != nullptr) record.mailbox->RingForSocket();
 }
 
 }  // namespace
@@ -197,6 +198,12 @@ void Reaper::SetEngine(SessionRecord* record, std::string engine_id) {
   record->engine_id = std::move(engine_id);
 }
 
+void Reaper::SetMailbox(SessionRecord* record, std::shared_ptr<local::Mailbox> mailbox) {
+  MutexLock lock(&mutex_);
+  record->mailbox = std::move(mailbox);
+  record->mailbox->RingForSocket();  // something may have ended the session before
+}
+
 SessionEnd Reaper::End(const RecordPtr& record, SessionEnd how) {
   Released released;
   UniqueFd socket;
@@ -216,6 +223,7 @@ SessionEnd Reaper::End(const RecordPtr& record, SessionEnd how) {
     if (record->welcomed) counters_->Ended(how);
     record->live = false;
     socket = std::move(record->socket);
+    record->mailbox = nullptr;
     live_.erase(record->id);
     --process->live;
     process->last_end_nanos = Now();

@@ -53,6 +53,8 @@ class Reaper {
   void Adopt(const std::shared_ptr<SessionRecord>& record, pthread_t thread);
 
   void SetEngine(SessionRecord* record, std::string engine_id);
+  // Rung from then on when the session shall end.
+  void SetMailbox(SessionRecord* record, std::shared_ptr<local::Mailbox> mailbox);
   // The last act of a session's thread (or of the acceptor, when there is none). Returns how it
   // really ended: a hangup may be the reaper's own doing.
   SessionEnd End(const std::shared_ptr<SessionRecord>& record, SessionEnd how);

@@ -60,6 +60,7 @@ void Session::Run() {
   SetReceiveTimeout(options_.tick_nanos);
   Serve();
   const SessionEnd how = reaper_.End(record_, *end_);
+  if (mailbox_ != nullptr) mailbox_->RingClient();  // it looks at its socket
   KvLog(LogLevel::kInfo, "session ended",
         {{"session", absl::StrCat(record_->id)}, {"how", std::string(SessionEndName(how))}});
 }
@@ -83,8 +84,11 @@ void Session::SetReceiveTimeout(int64_t nanos) {
 Session::Packet Session::NextPacket() {
   if (!outbox_.empty() && !deaf_) {
     WaitForRoom();
-    return end_.has_value() ? Packet() : ReceivePacket(local::Wait::kNo);
+    if (end_.has_value()) return Packet();
+    const Packet packet = mailbox_ != nullptr ? LookAtMailbox() : Packet();
+    return packet.empty() ? ReceivePacket(local::Wait::kNo) : packet;
   }
+  if (mailbox_ != nullptr) return AwaitMailbox();
   Packet packet;
   const bool came = poll_.Poll([&] {
     bool look = false;
@@ -92,6 +96,44 @@ Session::Packet Session::NextPacket() {
     return look;
   });
   return came ? packet : ReceivePacket(local::Wait::kSocketTimeout);
+}
+
+Session::Packet Session::AwaitMailbox() {
+  // An end is asked for again at once until it is believed.
+  if (ends_seen_ > 0) return ReceivePacket(local::Wait::kNo);
+  // One ring may have told of several things, of which the last look took the first.
+  bool came = false;
+  Packet packet = LookAtMailbox(&came);
+  if (came) return packet;
+  const auto look = [&] {
+    packet = LookAtMailbox(&came);
+    return came;
+  };
+  if (!mailbox_->client_is_here() && poll_.Poll(look)) return packet;
+  // A client that is killed rings nothing: its end is seen at a tick, if not by the reaper.
+  return mailbox_->AwaitCall(options_.tick_nanos) ? LookAtMailbox()
+                                                  : ReceivePacket(local::Wait::kNo);
+}
+
+// What the client sent through the socket before a call comes before it.
+Session::Packet Session::LookAtMailbox(bool* came) {
+  const bool has_call = mailbox_->has_call();
+  const uint32_t rings = mailbox_->rings_for_socket();
+  if (came != nullptr) *came = has_call || rings != socket_rings_;
+  if (rings != socket_rings_) {
+    const Packet packet = ReceivePacket(local::Wait::kNo);
+    socket_rings_ = packet.empty() ? rings : socket_rings_ + 1;
+    if (!packet.empty() || ends_seen_ > 0) return packet;
+  }
+  if (!has_call) return Packet();
+  const absl::StatusOr<size_t> size =
+      mailbox_->TakeCall(std::span(buffer_.get(), local::kMaxMessageBytes));
+  answers_mailbox_ = !size.ok() || *size > 0;
+  if (size.ok()) return Packet(buffer_.get(), *size);
+  NoteMalformed();
+  SendError(0, size.status());
+  answers_mailbox_ = false;
+  return Packet();
 }
 
 void Session::WaitForRoom() {
@@ -134,6 +176,8 @@ void Session::ServePacket(Packet packet) {
   if (!status.ok() && (!IsOneWay(header->type) || header->request != 0)) {
     SendError(header->request, status);
   }
+  if (std::exchange(answers_mailbox_, false))
+    mailbox_->AnswerOnSocket(packets_sent_);  // it has no answer
   NoteRequest(header->type, status.ok(), Now() - begin, packet.size());
 }
 
@@ -192,9 +236,19 @@ void Session::NoteRequest(size_t type, bool ok, int64_t nanos, size_t bytes) {
          {"request_bytes", absl::StrCat(bytes)}});
 }
 
-void Session::Send(std::string message, std::shared_ptr<const UniqueFd> fd) {
+void Session::Send(std::string message) {
+  if (!std::exchange(answers_mailbox_, false)) return SendPacket(std::move(message));
+  // Nothing may overtake what is queued for the socket.
+  if (outbox_.empty() && mailbox_->Answer(message, packets_sent_)) return;
+  // Told first: a client that does not wait there yet would take it for a late answer.
+  mailbox_->AnswerOnSocket(packets_sent_);
+  SendPacket(std::move(message));
+}
+
+void Session::SendPacket(std::string message, Outbox::Fds fds) {
   if (end_.has_value() || deaf_) return;
-  CheckSent(outbox_.Send(std::move(message), std::move(fd), Now()));
+  ++packets_sent_;
+  CheckSent(outbox_.Send(std::move(message), std::move(fds), Now()));
 }
 
 void Session::CheckSent(const absl::Status& sent) {

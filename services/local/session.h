@@ -1,5 +1,7 @@
 // One client's connection, served by one thread: reads a request, does it (copies included),
-// answers.
+// answers. Calls come through the session's mailbox, where the client takes one, and through the
+// socket; between calls the thread then waits on the mailbox, which the client rings for the socket
+// too.
 //
 // Everything a message says is checked against this session's own limits: its namespaces, its
 // staging, its leases. A bad request gets an ERROR; too many malformed ones end the session. No
@@ -25,6 +27,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/local/mailbox.h"
 #include "client/local/messages.h"
 #include "client/local/poll_wait.h"
 #include "client/local/socket.h"
@@ -71,18 +74,21 @@ class Session {
   Packet NextPacket();
   // `came`: something did, be it bad or the end.
   Packet ReceivePacket(local::Wait wait, bool* came = nullptr);
+  // What the mailbox holds or tells of, without waiting.
+  Packet LookAtMailbox(bool* came = nullptr);
+  Packet AwaitMailbox();
   void WaitForRoom();
   void SetReceiveTimeout(int64_t nanos);
   void Serve();
   void ServePacket(Packet packet);
   absl::Status Dispatch(const local::Header& header, Packet packet);
   void NoteRequest(size_t type, bool ok, int64_t nanos, size_t bytes);
-  // Sends or queues; sets end_ when the client does not take it.
-  void Send(std::string message, std::shared_ptr<const UniqueFd> fd = nullptr);
+  // An answer, the way that the request came if it can.
+  void Send(std::string message);
   // Finishes the message; `message` is a chain of Adds.
-  void Send(local::Builder& message, std::shared_ptr<const UniqueFd> fd = nullptr) {
-    Send(std::move(message).Finish(), std::move(fd));
-  }
+  void Send(local::Builder& message) { Send(std::move(message).Finish()); }
+  // Through the socket, at once or queued; sets end_ when the client does not take it.
+  void SendPacket(std::string message, Outbox::Fds fds = {});
   void CheckSent(const absl::Status& sent);
   void SendError(uint64_t request, const absl::Status& status);
   // Counts a message that does not parse.
@@ -98,6 +104,9 @@ class Session {
   bool ServeHello();
   absl::StatusOr<local::Hello> ReadHello(uint64_t* request, Refusal* refusal);
   void Welcome(const local::Hello& hello, uint64_t request, uint16_t version);
+  // Each gives what could be had to the client, in `welcome` and with a descriptor.
+  void GiveStaging(const local::Hello& hello, local::Welcome* welcome, Outbox::Fds* fds);
+  void GiveMailbox(const local::Hello& hello, local::Welcome* welcome, Outbox::Fds* fds);
   local::NamespaceOpenedBody OpenNamespace(const NamespaceDescriptor& descriptor,
                                            const NamespaceDigest& digest, absl::Status* status);
   absl::Status OnOpenNamespace(uint64_t request, Packet packet);
@@ -154,6 +163,10 @@ class Session {
   const int socket_;
   Outbox outbox_;
   local::PollWait poll_;
+  std::shared_ptr<local::Mailbox> mailbox_;  // null: the client takes none
+  bool answers_mailbox_ = false;             // the request being served came there, and is open
+  uint32_t socket_rings_ = 0;                // of the mailbox, that were looked after
+  uint32_t packets_sent_ = 0;                // through the socket, beside a mailbox
   std::unique_ptr<uint8_t[]> buffer_;
 
   std::optional<SessionEnd> end_;  // set: the session shall end so

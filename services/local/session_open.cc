@@ -116,20 +116,33 @@ void Session::Welcome(const local::Hello& hello, uint64_t request, uint16_t vers
                    sizeof(local::GrantItem));
   welcome.body.max_blocks = static_cast<uint32_t>(std::min(blocks, local::kMaxBlocksPerAcquire));
 
+  Outbox::Fds fds;
+  GiveStaging(hello, &welcome, &fds);
+  GiveMailbox(hello, &welcome, &fds);
+  welcome.daemon_version = options_.daemon_version;
+  for (size_t i = 0; i < hello.namespaces.size(); ++i) {
+    absl::Status status;
+    welcome.namespaces.push_back(OpenNamespace(hello.namespaces[i], hello.digests[i], &status));
+  }
+  SendPacket(local::BuildWelcome(welcome, request), std::move(fds));
+  packets_sent_ = 0;  // counted from here on, as the client does
+  AnnounceChunks(/*always=*/true);
+}
+
+void Session::GiveStaging(const local::Hello& hello, local::Welcome* welcome, Outbox::Fds* fds) {
   const uint64_t wanted = std::min(hello.body.staging_bytes, options_.staging_bytes_per_session);
   absl::StatusOr<std::unique_ptr<SessionStaging>> staging =
       SessionStaging::Create(wanted, &record_->process->staging);
-  std::shared_ptr<const UniqueFd> fd;
   if (!staging.ok()) {
     KvLog(LogLevel::kWarning, "no staging", {{"why", std::string(staging.status().message())}});
   } else if (*staging != nullptr) {
     record_->staging = std::move(*staging);
-    welcome.body.staging_bytes = record_->staging->bytes();
-    fd = record_->staging->TakeFd();
+    welcome->body.staging_bytes = record_->staging->bytes();
+    fds->push_back(record_->staging->TakeFd());
   }
-  if (staging.ok() && welcome.body.staging_bytes < wanted) {
+  if (staging.ok() && welcome->body.staging_bytes < wanted) {
     KvLog(LogLevel::kWarning, "no staging",
-          {{"got", FormatBytes(welcome.body.staging_bytes)},
+          {{"got", FormatBytes(welcome->body.staging_bytes)},
            {"wanted", FormatBytes(wanted)},
            {"client", hello.client_name},
            {"why", absl::StrCat(FormatBytes(record_->process->staging.used()),
@@ -137,13 +150,20 @@ void Session::Welcome(const local::Hello& hello, uint64_t request, uint16_t vers
                                 FormatBytes(record_->process->staging.parent()->used()),
                                 " of all, of limits.staging_total_bytes, are in use")}});
   }
-  welcome.daemon_version = options_.daemon_version;
-  for (size_t i = 0; i < hello.namespaces.size(); ++i) {
-    absl::Status status;
-    welcome.namespaces.push_back(OpenNamespace(hello.namespaces[i], hello.digests[i], &status));
+}
+
+void Session::GiveMailbox(const local::Hello& hello, local::Welcome* welcome, Outbox::Fds* fds) {
+  if ((hello.body.flags & local::kTakesMailbox) == 0 || !options_.offers_mailbox) return;
+  UniqueFd fd;
+  absl::StatusOr<std::unique_ptr<local::Mailbox>> made = local::Mailbox::Create(&fd);
+  if (!made.ok()) {
+    KvLog(LogLevel::kWarning, "no mailbox", {{"why", std::string(made.status().message())}});
+    return;
   }
-  Send(local::BuildWelcome(welcome, request), std::move(fd));
-  AnnounceChunks(/*always=*/true);
+  mailbox_ = *std::move(made);
+  reaper_.SetMailbox(record_.get(), mailbox_);
+  welcome->body.mailbox_bytes = local::Mailbox::kBytes;
+  fds->push_back(std::make_shared<const UniqueFd>(std::move(fd)));
 }
 
 local::NamespaceOpenedBody Session::OpenNamespace(const NamespaceDescriptor& descriptor,
@@ -216,13 +236,13 @@ void Session::AnnounceChunks(bool always) {
     told_.emplace(id, Told::kAdded);
     Counters::Add(counters_.pool_adds);
     const local::PoolAddBody body{id, chunk->second.bytes, chunk->second.page_bytes};
-    Send(Builder(Type::kPoolAdd, 0).Add(body), chunk->second.fd);
+    SendPacket(std::move(Builder(Type::kPoolAdd, 0).Add(body)).Finish(), {chunk->second.fd});
   }
   for (auto& [id, told] : told_) {
     if (told != Told::kAdded || present.contains(id)) continue;
     told = Told::kDropping;
     Counters::Add(counters_.pool_drops);
-    Send(Builder(Type::kPoolDrop, 0).Add(local::PoolDropBody{id}));
+    SendPacket(std::move(Builder(Type::kPoolDrop, 0).Add(local::PoolDropBody{id})).Finish());
   }
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "client/local/mailbox.h"
 #include "services/local/counters.h"
 #include "services/local/staging.h"
 #include "storage/base/unique_fd.h"
@@ -58,6 +59,8 @@ struct SessionRecord {
       socket;  // closed under the reaper's mutex, so that waking never meets another's descriptor
   std::unique_ptr<SessionStaging> staging;
   bool welcomed = false;
+
+  std::shared_ptr<local::Mailbox> mailbox;  // null: none, or the session's thread has ended
 
   std::string engine_id;  // empty until HELLO, or for a process on its own
   bool live = true;

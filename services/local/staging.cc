@@ -1,14 +1,10 @@
 #include "services/local/staging.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
-#include "absl/strings/str_cat.h"
+#include "client/local/sealed_memory.h"
 #include "storage/base/status_macros.h"
 #include "storage/base/units.h"
 
@@ -50,23 +46,10 @@ absl::StatusOr<std::unique_ptr<SessionStaging>> SessionStaging::Create(uint64_t 
   std::unique_ptr<SessionStaging> staging(new SessionStaging());
   staging->budget_ = budget;
   staging->bytes_ = bytes;
-  const auto failed = [](const char* what) {
-    return absl::UnavailableError(absl::StrCat("staging: ", what, ": ", std::strerror(errno)));
-  };
-  auto fd =
-      std::make_shared<UniqueFd>(::memfd_create("kvarve-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd->valid()) return failed("memfd_create");
-  if (::ftruncate(fd->get(), static_cast<off_t>(bytes)) != 0) return failed("ftruncate");
-  // The size is what keeps the daemon's own accesses from a SIGBUS.
-  if (::fcntl(fd->get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return failed("seal");
-  }
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd->get(), 0);
-  if (base == MAP_FAILED) return failed("mmap");
+  auto fd = std::make_shared<UniqueFd>();
+  KV_ASSIGN_OR_RETURN(void* const base, local::MakeSealedMemory("kvarve-staging", bytes, fd.get()));
   staging->base_ = static_cast<std::byte*>(base);
   ::madvise(base, bytes, MADV_HUGEPAGE);  // where the host has it for shared memory
-  ::madvise(base, bytes, MADV_DONTFORK);
-  ::madvise(base, bytes, MADV_DONTDUMP);  // it holds prompts' state
   staging->fd_ = std::move(fd);
   return staging;
 }

@@ -1,12 +1,14 @@
 // A client of the data plane that shows every message, for tests: it can also send what no client
 // should. Failing to connect or to get an answer in 20 s ends the process: nothing in a test goes
-// on without. THREADS: one owner.
+// on without. It takes a mailbox when KVARVE_TEST_MAILBOX is set: tests run both ways
+// (kv_tests_by_mailbox). THREADS: one owner.
 #ifndef KVARVE_SERVICES_LOCAL_TESTING_RAW_CLIENT_H_
 #define KVARVE_SERVICES_LOCAL_TESTING_RAW_CLIENT_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/local/mailbox.h"
 #include "client/local/messages.h"
 #include "storage/base/unique_fd.h"
 #include "storage/block/block_key.h"
@@ -52,8 +55,9 @@ class RawClient {
   std::optional<Packet> Receive();
   // True when the connection ends, whatever comes before that.
   bool ReceiveEnd();
-  // Sends, and gives the answer to the request number that the message carries, taking in POOL_ADD
-  // and POOL_DROP on the way; the status of an ERROR; Unavailable at the end of the connection.
+  // Sends, by the mailbox where that can be, and gives the answer to the request number that the
+  // message carries, taking in POOL_ADD and POOL_DROP on the way; the status of an ERROR;
+  // Unavailable at the end of the connection.
   absl::StatusOr<Packet> Call(std::string_view message);
   uint64_t NextRequest() { return ++request_; }
 
@@ -83,6 +87,7 @@ class RawClient {
   void Bye(uint64_t session = 0, const uint8_t* token = nullptr);
 
   // ---- What the daemon gave.
+  local::Mailbox* mailbox() const { return mailbox_.get(); }
   std::span<std::byte> staging() const { return staging_; }
   // The granted block, in place. Empty when its chunk was not announced.
   std::span<const std::byte> Block(const GrantReply& grant, size_t i) const;
@@ -91,9 +96,13 @@ class RawClient {
 
  private:
   absl::StatusOr<uint64_t> Count(local::Builder& message);
+  // nullopt: the answer comes by the socket.
+  std::optional<Packet> CallByMailbox(std::string_view message);
   void TakeIn(Packet packet);  // POOL_ADD, POOL_DROP
 
   UniqueFd socket_;
+  std::unique_ptr<local::Mailbox> mailbox_;
+  uint32_t packets_ = 0;  // received beside a mailbox
   uint64_t request_ = 0;
   std::span<std::byte> staging_;
   std::map<uint64_t, std::span<const std::byte>> chunks_;

@@ -1,0 +1,88 @@
+// The calls of a Connection that go through its mailbox.
+#include <algorithm>
+
+#include "client/cpp/connection.h"
+#include "client/local/mailbox.h"
+#include "storage/base/clock.h"
+#include "storage/base/status_macros.h"
+
+namespace kvarve::client {
+
+using local::Header;
+
+namespace {
+
+// A daemon that dies rings nothing. The link's watcher sees the end of the socket and does it; this
+// is how long a caller waits until it looks itself. Longer than a tick of the kernel: setting a
+// timer that comes before the tick costs a virtual machine 10 µs a call.
+constexpr int64_t kLookNanos = 20'000'000;
+
+int64_t Now() { return SystemClock::Get()->NowNanos(); }
+
+}  // namespace
+
+absl::StatusOr<std::span<const uint8_t>> Connection::CallByMailbox(std::string_view message,
+                                                                   uint64_t request,
+                                                                   local::Type expected,
+                                                                   int64_t deadline_nanos,
+                                                                   bool* withdrawn) {
+  mailbox_->Post(message);
+  KV_ASSIGN_OR_RETURN(const bool answered, AwaitMailbox(deadline_nanos));
+  if (!answered) {
+    // What the daemon has not begun by now it shall not do later, behind what is sent next.
+    *withdrawn = mailbox_->Withdraw();
+    return NoAnswer();
+  }
+  KV_ASSIGN_OR_RETURN(const std::span<const uint8_t> packet, TakeFromMailbox());
+  if (packet.empty()) return Await(request, expected, deadline_nanos, /*wait=*/false);
+  const absl::StatusOr<std::span<const uint8_t>> answer = AnswerIn(packet, request, expected);
+  if (answer.ok() && answer->empty()) return Garbage("another request's answer in the mailbox");
+  return answer;
+}
+
+absl::StatusOr<bool> Connection::AwaitMailbox(int64_t deadline_nanos) {
+  const auto has_answer = [this] { return mailbox_->has_answer(); };
+  if (!mailbox_->daemon_is_here() && poll_.Poll(has_answer)) return true;
+  while (!mailbox_->has_answer()) {
+    const int64_t left = deadline_nanos - Now();
+    if (left <= 0) return false;
+    mailbox_->AwaitAnswer(std::min(left, kLookNanos));
+    if (mailbox_->has_answer()) break;
+    DrainSocket();
+    if (broken_) return Ended();
+  }
+  return true;
+}
+
+absl::StatusOr<std::span<const uint8_t>> Connection::TakeFromMailbox() {
+  const uint32_t before = mailbox_->packets_before_answer();
+  while (static_cast<int32_t>(before - packets_taken_) > 0) {
+    const absl::StatusOr<std::span<const uint8_t>> packet = TakePacket(/*wait=*/false);
+    if (!packet.ok()) return Broken(packet.status());
+    if (packet->empty()) return Garbage("an answer that counts packets that are not there");
+    const absl::StatusOr<Header> header = local::ParseHeader(*packet);
+    const absl::Status taken = header.ok() ? TakeOther(*header, *packet) : header.status();
+    if (!taken.ok()) return Broken(taken);
+  }
+  const absl::StatusOr<size_t> size = mailbox_->TakeAnswer(buffer_);
+  if (!size.ok()) return Broken(size.status());
+  return std::span<const uint8_t>(buffer_).first(*size);
+}
+
+bool Connection::TakeLateAnswer() {
+  const bool is_there = !broken_ && mailbox_ != nullptr && mailbox_->has_answer();
+  if (is_there) FreeMailbox();
+  return is_there;
+}
+
+bool Connection::FreeMailbox() {
+  if (!mailbox_->has_answer()) return mailbox_->is_free();
+  const absl::StatusOr<std::span<const uint8_t>> packet = TakeFromMailbox();
+  if (!packet.ok() || packet->empty()) return packet.ok();
+  const absl::StatusOr<Header> header = local::ParseHeader(*packet);
+  const absl::Status taken = header.ok() ? TakeOther(*header, *packet) : header.status();
+  if (!taken.ok()) Broken(taken).IgnoreError();
+  return taken.ok();
+}
+
+}  // namespace kvarve::client
