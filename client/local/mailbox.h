@@ -104,9 +104,10 @@ class Mailbox {
   };
   static_assert(sizeof(Memory) == kBytes && std::atomic<uint32_t>::is_always_lock_free);
 
-  explicit Mailbox(void* memory) : memory_(static_cast<Memory*>(memory)) {}
+  Mailbox(void* memory, void* order) : memory_(static_cast<Memory*>(memory)), order_(order) {}
 
   Memory* const memory_;
+  void* const order_;   // for ThreadSanitizer
   uint32_t heard_ = 0;  // rings, of the own side's bell
 };
 
