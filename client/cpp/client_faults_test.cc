@@ -151,6 +151,23 @@ TEST_F(FaultsTest, StagingOfAPutThatTimedOutIsBusyUntilItsAnswerComes) {
   EXPECT_TRUE(client_->Stage(4 * kBlock).ok());
 }
 
+// An answer that the mailbox has no room for comes by the socket, before or after the word of it.
+TEST_F(FaultsTest, AnswersBySocketToCallsByMailbox) {
+  StartDaemon({.answers_by_socket = true});
+  Connect();
+  for (uint64_t i = 0; i < 5; ++i) {
+    PutOne(i);
+    ASSERT_EQ(client_->Lookup(ns_, TestKeys(0, 6))->hit_blocks, i + 1);
+    const absl::StatusOr<View> view = client_->Acquire(ns_, TestKeys(i, 1));
+    ASSERT_TRUE(view.ok()) << view.status();
+    ASSERT_EQ(view->size(), 1u);
+    EXPECT_EQ(std::memcmp(view->block(0), TestBlock(i).data(), kBlock), 0);
+  }
+  EXPECT_TRUE(client_->Stage(4 * kBlock).ok());
+  EXPECT_EQ(client_->State().reconnects, 0u);
+  EXPECT_EQ(client_->State().timeouts, 0u);
+}
+
 // A call that ran out of time before the daemon began it is taken out of the mailbox: it is not
 // done later, behind what the client sent since, and its staging is free at once.
 TEST_F(FaultsTest, ACallThatTheDaemonDidNotBeginIsNeverDone) {

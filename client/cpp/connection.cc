@@ -162,6 +162,7 @@ absl::Status Connection::TakeWelcome(std::span<const uint8_t> packet, size_t nam
     staging_ = std::move(*staging);
   }
   if (body.mailbox_bytes > 0) {
+    if (body.mailbox_bytes != local::Mailbox::kBytes) return Protocol("a mailbox of another form");
     absl::StatusOr<std::unique_ptr<local::Mailbox>> mailbox =
         local::Mailbox::Map(fds_.back().get());
     if (!mailbox.ok()) return absl::UnavailableError(mailbox.status().message());
@@ -398,7 +399,10 @@ void Connection::Shutdown() {
   if (broken_) return;
   broken_ = true;
   ::shutdown(socket_.get(), SHUT_RDWR);
-  if (mailbox_ != nullptr && !stamp_.InChild()) mailbox_->RingForSocket();
+  if (mailbox_ != nullptr && !stamp_.InChild()) {
+    mailbox_->Withdraw();
+    mailbox_->RingForSocket();
+  }
   fds_.clear();
   pools_.Clear();
   unanswered_.clear();

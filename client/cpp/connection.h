@@ -121,8 +121,8 @@ class Connection {
   absl::StatusOr<std::span<const uint8_t>> CallByMailbox(std::string_view message, uint64_t request,
                                                          local::Type expected,
                                                          int64_t deadline_nanos, bool* withdrawn);
-  // False: none by the deadline.
-  absl::StatusOr<bool> AwaitMailbox(int64_t deadline_nanos);
+  // Reads what lies in the socket; the answer to `request` when it is among it, else empty.
+  absl::StatusOr<std::span<const uint8_t>> LookAtSocket(uint64_t request, local::Type expected);
   // The answer that lies in the mailbox, after all packets that were sent before it; empty: it
   // comes through the socket.
   absl::StatusOr<std::span<const uint8_t>> TakeFromMailbox();

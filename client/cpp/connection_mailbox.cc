@@ -27,35 +27,43 @@ absl::StatusOr<std::span<const uint8_t>> Connection::CallByMailbox(std::string_v
                                                                    int64_t deadline_nanos,
                                                                    bool* withdrawn) {
   mailbox_->Post(message);
-  KV_ASSIGN_OR_RETURN(const bool answered, AwaitMailbox(deadline_nanos));
-  if (!answered) {
-    // What the daemon has not begun by now it shall not do later, behind what is sent next.
-    *withdrawn = mailbox_->Withdraw();
-    return NoAnswer();
+  const auto has_answer = [this] { return mailbox_->has_answer(); };
+  if (!mailbox_->daemon_is_here()) poll_.Poll(has_answer);
+  while (!mailbox_->has_answer()) {
+    const int64_t left = deadline_nanos - Now();
+    if (left <= 0) {
+      // What the daemon has not begun by now it shall not do later, behind what is sent next.
+      *withdrawn = mailbox_->Withdraw();
+      return NoAnswer();
+    }
+    mailbox_->AwaitAnswer(std::min(left, kLookNanos));
+    if (mailbox_->has_answer()) break;
+    absl::StatusOr<std::span<const uint8_t>> answer = LookAtSocket(request, expected);
+    if (!answer.ok() || !answer->empty()) return answer;
   }
   KV_ASSIGN_OR_RETURN(const std::span<const uint8_t> packet, TakeFromMailbox());
   if (packet.empty()) return Await(request, expected, deadline_nanos, /*wait=*/false);
-  const absl::StatusOr<std::span<const uint8_t>> answer = AnswerIn(packet, request, expected);
+  absl::StatusOr<std::span<const uint8_t>> answer = AnswerIn(packet, request, expected);
   if (answer.ok() && answer->empty()) return Garbage("another request's answer in the mailbox");
   return answer;
 }
 
-absl::StatusOr<bool> Connection::AwaitMailbox(int64_t deadline_nanos) {
-  const auto has_answer = [this] { return mailbox_->has_answer(); };
-  if (!mailbox_->daemon_is_here() && poll_.Poll(has_answer)) return true;
-  while (!mailbox_->has_answer()) {
-    const int64_t left = deadline_nanos - Now();
-    if (left <= 0) return false;
-    mailbox_->AwaitAnswer(std::min(left, kLookNanos));
-    if (mailbox_->has_answer()) break;
-    DrainSocket();
-    if (broken_) return Ended();
+// The answer may be there before the mailbox says so. What it says is then read with the next call.
+absl::StatusOr<std::span<const uint8_t>> Connection::LookAtSocket(uint64_t request,
+                                                                  local::Type expected) {
+  for (size_t i = 0; i < kMaxPacketsPerDrain; ++i) {
+    const absl::StatusOr<std::span<const uint8_t>> packet = TakePacket(/*wait=*/false);
+    if (!packet.ok()) return Broken(packet.status());
+    if (packet->empty()) break;
+    absl::StatusOr<std::span<const uint8_t>> answer = AnswerIn(*packet, request, expected);
+    if (!answer.ok() || !answer->empty()) return answer;
   }
-  return true;
+  return std::span<const uint8_t>();
 }
 
 absl::StatusOr<std::span<const uint8_t>> Connection::TakeFromMailbox() {
-  const uint32_t before = mailbox_->packets_before_answer();
+  const uint32_t before =
+      mailbox_->has_answer_here() ? mailbox_->packets_before_answer() : packets_taken_;
   while (static_cast<int32_t>(before - packets_taken_) > 0) {
     const absl::StatusOr<std::span<const uint8_t>> packet = TakePacket(/*wait=*/false);
     if (!packet.ok()) return Broken(packet.status());

@@ -132,11 +132,23 @@ void FakeDaemon::Reply(Peer& peer, const std::string& message) {
   std::memcpy(&header, message.data(), std::min(message.size(), sizeof(header)));
   if (peer.call != 0 && header.request == peer.call) {
     peer.call = 0;
+    if (peer.by_socket) return ReplyBySocket(peer, message);
     if (peer.mailbox->Answer(message, peer.packets)) return;
-    peer.mailbox->AnswerOnSocket(peer.packets);
+    peer.mailbox->AnswerOnSocket();
   }
   ++peer.packets;
   local::Send(peer.socket.get(), message).IgnoreError();
+}
+
+// At times the packet is seen before the word in the mailbox, at times after it.
+void FakeDaemon::ReplyBySocket(Peer& peer, const std::string& message) {
+  constexpr auto kLongerThanALook = std::chrono::milliseconds(50);
+  const bool packet_first = ++peer.packets % 2 == 0;
+  if (!packet_first) peer.mailbox->AnswerOnSocket();
+  if (!packet_first) std::this_thread::sleep_for(kLongerThanALook);
+  local::Send(peer.socket.get(), message).IgnoreError();
+  if (packet_first) std::this_thread::sleep_for(kLongerThanALook);
+  if (packet_first) peer.mailbox->AnswerOnSocket();
 }
 
 void FakeDaemon::Loop() {
@@ -189,8 +201,9 @@ bool FakeDaemon::ReadOne(Peer& peer) {
 
 void FakeDaemon::ReadMailbox(Peer& peer) {
   static thread_local std::vector<uint8_t> buffer(local::Mailbox::kMaxMessageBytes);
-  const size_t size = peer.mailbox->TakeCall(buffer).value();
-  if (size > 0) TakeIn(peer, std::span<const uint8_t>(buffer).first(size), true);
+  if (!peer.mailbox->ClaimCall()) return;
+  const size_t size = peer.mailbox->ReadCall(buffer).value();
+  TakeIn(peer, std::span<const uint8_t>(buffer).first(size), true);
 }
 
 void FakeDaemon::TakeIn(Peer& peer, std::span<const uint8_t> packet, bool by_mailbox) {
@@ -236,6 +249,7 @@ void FakeDaemon::Hello(Peer& peer, const Header& header, std::span<const uint8_t
     fds.push_back(staging.get());
   }
   UniqueFd mailbox;
+  peer.by_socket = options_.answers_by_socket;
   if (kUseMailbox && (hello->body.flags & local::kTakesMailbox) != 0) {
     peer.mailbox = local::Mailbox::Create(&mailbox).value();
     welcome.body.mailbox_bytes = local::Mailbox::kBytes;

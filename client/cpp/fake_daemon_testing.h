@@ -41,6 +41,7 @@ class FakeDaemon {
     std::unique_ptr<local::Mailbox> mailbox;
     uint64_t call = 0;     // request that was taken out of the mailbox and has no answer yet
     uint32_t packets = 0;  // sent beside a mailbox
+    bool by_socket = false;
     ~Peer();
   };
   // Runs on the serving thread with the lock held; true: handled, nothing more is done.
@@ -52,7 +53,8 @@ class FakeDaemon {
     uint64_t max_staging_bytes = 1 << 20;
     bool announce = true;  // chunks after WELCOME; else at SYNC only
     bool seal = true;
-    bool over_cap = false;  // ACQUIRE answers "over the lease cap"
+    bool answers_by_socket = false;  // also calls of the mailbox
+    bool over_cap = false;           // ACQUIRE answers "over the lease cap"
     std::function<void(local::Welcome&)> edit_welcome;
   };
   FakeDaemon(const std::string& path, Options options);
@@ -88,6 +90,7 @@ class FakeDaemon {
  private:
   void Loop();
   void Accept();
+  static void ReplyBySocket(Peer& peer, const std::string& message);
   bool ReadOne(Peer& peer);
   void ReadMailbox(Peer& peer);
   void TakeIn(Peer& peer, std::span<const uint8_t> packet, bool by_mailbox);

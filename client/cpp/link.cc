@@ -55,7 +55,10 @@ absl::Status Link::Run(absl::FunctionRef<absl::Status(Turn&)> body) {
 }
 
 void Link::Settle() {
-  connection_->TakeLateAnswer();
+  if (connection_->TakeLateAnswer()) {
+    breaker_.Answered();
+    MirrorBreaker();
+  }
   if (!connection_->broken()) {
     if (outbox_->empty()) return;
     outbox_->Flush([this](std::string_view message) { return connection_->SendOnly(message); });

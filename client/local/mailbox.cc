@@ -109,13 +109,16 @@ bool Mailbox::has_answer() const {
 
 void Mailbox::AwaitAnswer(int64_t nanos) { heard_ = memory_->client.Await(heard_, nanos); }
 
+bool Mailbox::has_answer_here() const {
+  return memory_->state.load(std::memory_order_acquire) == kAnswered;
+}
+
 uint32_t Mailbox::packets_before_answer() const {
   return memory_->packets_before_answer.load(std::memory_order_relaxed);
 }
 
 absl::StatusOr<size_t> Mailbox::TakeAnswer(std::span<uint8_t> buffer) {
-  const bool is_here = memory_->state.load(std::memory_order_acquire) == kAnswered;
-  const size_t size = is_here ? memory_->answer_bytes.load(std::memory_order_relaxed) : 0;
+  const size_t size = has_answer_here() ? memory_->answer_bytes.load(std::memory_order_relaxed) : 0;
   if (size > kMaxMessageBytes || size > buffer.size()) {
     return absl::InvalidArgumentError(absl::StrCat("an answer of ", size, " bytes in a mailbox"));
   }
@@ -132,12 +135,14 @@ void Mailbox::RingForSocket() {
 
 bool Mailbox::has_call() const { return memory_->state.load(std::memory_order_acquire) == kPosted; }
 
-absl::StatusOr<size_t> Mailbox::TakeCall(std::span<uint8_t> buffer) {
-  KV_CHECK(buffer.size() >= kMaxMessageBytes);
+bool Mailbox::ClaimCall() {
   uint32_t posted = kPosted;
-  if (!memory_->state.compare_exchange_strong(posted, kTaken, std::memory_order_acq_rel)) {
-    return size_t{0};
-  }
+  return has_call() &&
+         memory_->state.compare_exchange_strong(posted, kTaken, std::memory_order_acq_rel);
+}
+
+absl::StatusOr<size_t> Mailbox::ReadCall(std::span<uint8_t> buffer) const {
+  KV_CHECK(buffer.size() >= kMaxMessageBytes);
   Takes(order_);
   const size_t size = memory_->call_bytes.load(std::memory_order_relaxed);
   if (size == 0 || size > kMaxMessageBytes) {
@@ -159,8 +164,7 @@ bool Mailbox::Answer(std::string_view message, uint32_t packets) {
   return true;
 }
 
-void Mailbox::AnswerOnSocket(uint32_t packets) {
-  memory_->packets_before_answer.store(packets, std::memory_order_relaxed);
+void Mailbox::AnswerOnSocket() {
   Leaves(order_);
   memory_->state.store(kOnSocket, std::memory_order_release);
   memory_->client.Ring();

@@ -55,7 +55,10 @@ class Mailbox {
   bool has_answer() const;
   // Until something rings, at most `nanos`; may return early.
   void AwaitAnswer(int64_t nanos);
-  // Packets that the daemon had sent through the socket before the answer. REQUIRES: has_answer().
+  // The answer lies here, and not in the socket.
+  bool has_answer_here() const;
+  // Packets that the daemon had sent through the socket before the answer. REQUIRES:
+  // has_answer_here().
   uint32_t packets_before_answer() const;
   // Copies the answer and frees the mailbox; 0: it comes through the socket. InvalidArgument: it
   // has an impossible length. REQUIRES: has_answer().
@@ -65,15 +68,17 @@ class Mailbox {
 
   // ---- The daemon's side.
   bool has_call() const;
+  // Takes a call that lies here: the client cannot take it back any more. False: there is none.
+  bool ClaimCall();
   bool client_is_here() const;  // as daemon_is_here()
-  // Copies the call; 0: there is none. InvalidArgument: an impossible length; the call is taken all
-  // the same. `buffer` has kMaxMessageBytes.
-  absl::StatusOr<size_t> TakeCall(std::span<uint8_t> buffer);
+  // Copies the call that was claimed. InvalidArgument: an impossible length. `buffer` has
+  // kMaxMessageBytes.
+  absl::StatusOr<size_t> ReadCall(std::span<uint8_t> buffer) const;
   // Answers the call that was taken, `packets` having been sent through the socket before. False:
   // it does not fit.
   bool Answer(std::string_view message, uint32_t packets);
-  // The call's answer goes through the socket after `packets` others, or it has none.
-  void AnswerOnSocket(uint32_t packets);
+  // The call's answer goes through the socket, or it has none.
+  void AnswerOnSocket();
   // How often the socket was worth a look, by what the client says.
   uint32_t rings_for_socket() const;
   // Until something rings, at most `nanos`; at once if something rang since the last time. False:

@@ -29,7 +29,8 @@ class MailboxTest : public ::testing::Test {
   }
   // The call that the daemon takes; empty: none.
   std::string TakeCall() {
-    const absl::StatusOr<size_t> size = daemon_->TakeCall(buffer_);
+    if (!daemon_->ClaimCall()) return "";
+    const absl::StatusOr<size_t> size = daemon_->ReadCall(buffer_);
     EXPECT_TRUE(size.ok()) << size.status();
     return std::string(reinterpret_cast<char*>(buffer_.data()), *size);
   }
@@ -56,6 +57,7 @@ TEST_F(MailboxTest, ACallAndItsAnswer) {
   EXPECT_FALSE(client_->has_answer());
   EXPECT_TRUE(daemon_->Answer("it is this", 7));
   ASSERT_TRUE(client_->has_answer());
+  EXPECT_TRUE(client_->has_answer_here());
   EXPECT_FALSE(client_->is_free());
   EXPECT_EQ(client_->packets_before_answer(), 7u);
   EXPECT_EQ(TakeAnswer(), "it is this");
@@ -67,9 +69,9 @@ TEST_F(MailboxTest, AnAnswerByTheSocketHasNoBytesHere) {
   EXPECT_EQ(TakeCall(), "x");
   EXPECT_FALSE(daemon_->Answer(std::string(Mailbox::kMaxMessageBytes + 1, 'a'), 0));
   EXPECT_FALSE(client_->has_answer());
-  daemon_->AnswerOnSocket(3);
+  daemon_->AnswerOnSocket();
   ASSERT_TRUE(client_->has_answer());
-  EXPECT_EQ(client_->packets_before_answer(), 3u);
+  EXPECT_FALSE(client_->has_answer_here());
   EXPECT_EQ(TakeAnswer(), "");
   EXPECT_TRUE(client_->is_free());
 }
@@ -124,13 +126,15 @@ TEST_F(MailboxTest, HostileMemory) {
   for (const uint32_t length : {0u, uint32_t{Mailbox::kMaxMessageBytes} + 1, ~0u}) {
     words[0] = 1;  // posted
     words[1] = length;
-    EXPECT_EQ(daemon_->TakeCall(buffer_).status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(daemon_->TakeCall(buffer_).value(), 0u);  // gone
+    EXPECT_TRUE(daemon_->ClaimCall());
+    EXPECT_EQ(daemon_->ReadCall(buffer_).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_FALSE(daemon_->ClaimCall());  // gone
   }
   testing::SeededRandom random(1);
   for (int i = 0; i < 10'000; ++i) {
     words[random.Below(48)] = static_cast<uint32_t>(random.Below(i % 2 == 0 ? 8 : 1ull << 32));
-    if (const auto size = daemon_->TakeCall(buffer_); size.ok()) {
+    daemon_->ClaimCall();
+    if (const auto size = daemon_->ReadCall(buffer_); size.ok()) {
       EXPECT_LE(*size, Mailbox::kMaxMessageBytes);
     }
     daemon_->Answer("y", 0);
@@ -158,15 +162,15 @@ TEST_F(MailboxTest, NothingIsLostBetweenTwoThreads) {
   std::thread daemon([&] {
     std::vector<uint8_t> buffer(Mailbox::kMaxMessageBytes);
     while (!stop) {
-      const size_t size = daemon_->TakeCall(buffer).value();
-      if (size == 0) {
+      if (!daemon_->ClaimCall()) {
         daemon_->AwaitCall(3'600'000 * kMillis);
         continue;
       }
+      const size_t size = daemon_->ReadCall(buffer).value();
       const std::string call(reinterpret_cast<char*>(buffer.data()), size);
       done.push_back(std::stoi(call));
       if (done.back() % 5 == 0) {
-        daemon_->AnswerOnSocket(0);
+        daemon_->AnswerOnSocket();
       } else {
         daemon_->Answer("to " + call, 0);
       }

@@ -18,6 +18,8 @@ namespace {
 using local::Type;
 
 constexpr int kRoomPollMillis = 100;
+constexpr int64_t kRoomNanos = 1'000'000;  // the same beside a mailbox
+constexpr int kRingsInVain = 100, kInVainMillis = 1;
 constexpr int kNoRoomMillis = 10;  // when the socket says that it has room and takes nothing
 
 // Ends of the connection in a row that are believed. Packets may follow the first two, a BYE
@@ -85,7 +87,8 @@ Session::Packet Session::NextPacket() {
   if (!outbox_.empty() && !deaf_) {
     WaitForRoom();
     if (end_.has_value()) return Packet();
-    const Packet packet = mailbox_ != nullptr ? LookAtMailbox() : Packet();
+    bool came = false;
+    const Packet packet = mailbox_ != nullptr ? LookAtMailbox(&came) : Packet();
     return packet.empty() ? ReceivePacket(local::Wait::kNo) : packet;
   }
   if (mailbox_ != nullptr) return AwaitMailbox();
@@ -99,8 +102,14 @@ Session::Packet Session::NextPacket() {
 }
 
 Session::Packet Session::AwaitMailbox() {
-  // An end is asked for again at once until it is believed.
-  if (ends_seen_ > 0) return ReceivePacket(local::Wait::kNo);
+  // The socket's end must be seen whatever the mailbox says: that is the client's to write. An end
+  // is asked for again at once until it is believed.
+  const int64_t now = Now();
+  if (ends_seen_ > 0 || now >= next_look_nanos_) {
+    next_look_nanos_ = now + options_.tick_nanos;
+    const Packet packet = ReceivePacket(local::Wait::kNo);
+    if (!packet.empty() || ends_seen_ > 0) return packet;
+  }
   // One ring may have told of several things, of which the last look took the first.
   bool came = false;
   Packet packet = LookAtMailbox(&came);
@@ -110,33 +119,46 @@ Session::Packet Session::AwaitMailbox() {
     return came;
   };
   if (!mailbox_->client_is_here() && poll_.Poll(look)) return packet;
-  // A client that is killed rings nothing: its end is seen at a tick, if not by the reaper.
-  return mailbox_->AwaitCall(options_.tick_nanos) ? LookAtMailbox()
-                                                  : ReceivePacket(local::Wait::kNo);
+  if (!mailbox_->AwaitCall(options_.tick_nanos)) return Packet();
+  packet = LookAtMailbox(&came);
+  // A bell that rings for nothing costs a client its haste, and the host no processor.
+  rings_in_vain_ = came ? 0 : rings_in_vain_ + 1;
+  if (rings_in_vain_ > kRingsInVain) ::poll(nullptr, 0, kInVainMillis);
+  return packet;
 }
 
-// What the client sent through the socket before a call comes before it.
+// What the client sent through the socket before a call comes before it. So the call is claimed
+// first: a client that could still take it back might send a packet and post another one meanwhile.
 Session::Packet Session::LookAtMailbox(bool* came) {
-  const bool has_call = mailbox_->has_call();
+  claimed_ = claimed_ || mailbox_->ClaimCall();
+  *came = claimed_;
   const uint32_t rings = mailbox_->rings_for_socket();
-  if (came != nullptr) *came = has_call || rings != socket_rings_;
   if (rings != socket_rings_) {
-    const Packet packet = ReceivePacket(local::Wait::kNo);
-    socket_rings_ = packet.empty() ? rings : socket_rings_ + 1;
-    if (!packet.empty() || ends_seen_ > 0) return packet;
+    bool got = false;
+    const Packet packet = ReceivePacket(local::Wait::kNo, &got);
+    // Only a socket that has nothing proves that all was read that was rung for.
+    if (!got) socket_rings_ = rings;
+    if (got && ends_seen_ == 0) ++socket_rings_;
+    *came = *came || got;
+    if (got) return packet;
   }
-  if (!has_call) return Packet();
+  if (!std::exchange(claimed_, false)) return Packet();
   const absl::StatusOr<size_t> size =
-      mailbox_->TakeCall(std::span(buffer_.get(), local::kMaxMessageBytes));
-  answers_mailbox_ = !size.ok() || *size > 0;
+      mailbox_->ReadCall(std::span(buffer_.get(), local::kMaxMessageBytes));
+  answers_mailbox_ = true;
   if (size.ok()) return Packet(buffer_.get(), *size);
   NoteMalformed();
   SendError(0, size.status());
-  answers_mailbox_ = false;
   return Packet();
 }
 
 void Session::WaitForRoom() {
+  if (mailbox_ != nullptr) {
+    // No descriptor tells of both, so room is asked for again and again.
+    mailbox_->AwaitCall(kRoomNanos);
+    CheckSent(outbox_.Flush(Now()));
+    return;
+  }
   pollfd poll{socket_, POLLIN | POLLOUT, 0};
   ::poll(&poll, 1, kRoomPollMillis);
   const size_t queued = outbox_.queued_bytes();
@@ -176,8 +198,7 @@ void Session::ServePacket(Packet packet) {
   if (!status.ok() && (!IsOneWay(header->type) || header->request != 0)) {
     SendError(header->request, status);
   }
-  if (std::exchange(answers_mailbox_, false))
-    mailbox_->AnswerOnSocket(packets_sent_);  // it has no answer
+  if (std::exchange(answers_mailbox_, false)) mailbox_->AnswerOnSocket();  // it has no answer
   NoteRequest(header->type, status.ok(), Now() - begin, packet.size());
 }
 
@@ -241,7 +262,7 @@ void Session::Send(std::string message) {
   // Nothing may overtake what is queued for the socket.
   if (outbox_.empty() && mailbox_->Answer(message, packets_sent_)) return;
   // Told first: a client that does not wait there yet would take it for a late answer.
-  mailbox_->AnswerOnSocket(packets_sent_);
+  mailbox_->AnswerOnSocket();
   SendPacket(std::move(message));
 }
 

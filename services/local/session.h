@@ -75,7 +75,7 @@ class Session {
   // `came`: something did, be it bad or the end.
   Packet ReceivePacket(local::Wait wait, bool* came = nullptr);
   // What the mailbox holds or tells of, without waiting.
-  Packet LookAtMailbox(bool* came = nullptr);
+  Packet LookAtMailbox(bool* came);
   Packet AwaitMailbox();
   void WaitForRoom();
   void SetReceiveTimeout(int64_t nanos);
@@ -165,7 +165,10 @@ class Session {
   local::PollWait poll_;
   std::shared_ptr<local::Mailbox> mailbox_;  // null: the client takes none
   bool answers_mailbox_ = false;             // the request being served came there, and is open
+  bool claimed_ = false;                     // the call in the mailbox, not yet read
   uint32_t socket_rings_ = 0;                // of the mailbox, that were looked after
+  int64_t next_look_nanos_ = 0;              // at the socket, beside a mailbox
+  int rings_in_vain_ = 0;                    // in a row
   uint32_t packets_sent_ = 0;                // through the socket, beside a mailbox
   std::unique_ptr<uint8_t[]> buffer_;
 

@@ -2,13 +2,17 @@
 // that it cannot do on a socket. The other tests of the plane run by mailbox too
 // (kv_tests_by_mailbox).
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <optional>
 #include <thread>
 
+#include "client/local/sealed_memory.h"
 #include "services/local/session.h"
 #include "services/local/testing/plane_fixture.h"
 #include "storage/testing/seeded_random.h"
@@ -179,6 +183,88 @@ TEST_F(SessionMailboxTest, GarbageCostsOnlyItsSession) {
   ASSERT_TRUE(good.Hello({OpaqueNamespace("m", kBlock)}, 2 * kMiB).ok());
   EXPECT_TRUE(good.PutBlocks(0, kBlock, KeyChain(9, 2)).ok());
   EXPECT_EQ(good.Lookup(0, KeyChain(9, 2))->hit_blocks, 2u);
+}
+
+// A client that closes with something unread resets the connection, which is told before what it
+// had sent.
+TEST_F(SessionMailboxTest, AllThatWasSentBeforeAResetIsServed) {
+  StartServer();
+  for (int i = 0; i < 50; ++i) {
+    RawClient client(options_.socket_path);
+    ASSERT_TRUE(client.Hello({OpaqueNamespace("m", kBlock)}, 2 * kMiB).ok());
+    const std::vector<BlockKey> keys = KeyChain(1, 1);
+    ASSERT_TRUE(client.PutBlocks(0, kBlock, keys).ok());
+    const uint64_t first = client.Acquire(0, keys)->body.lease;
+    const uint64_t second = client.Acquire(0, keys)->body.lease;
+    client.Send(Builder(Type::kSync, client.NextRequest()).Finish());
+    client.Release(std::vector<uint64_t>{first});
+    client.Release(std::vector<uint64_t>{second});
+    client.Bye();
+    client.Close();
+    client.mailbox()->RingForSocket();
+    ASSERT_TRUE(Eventually([&] { return Ends(SessionEnd::kBye) == static_cast<uint64_t>(i) + 1; }))
+        << i;
+  }
+  EXPECT_EQ(cache_->Stats().leases, 0u);
+}
+
+// Answers that wait for room in the socket do not keep the daemon from hearing a call, and its
+// answer comes behind them.
+TEST_F(SessionMailboxTest, ACallBehindAnswersThatWaitForRoom) {
+  constexpr int kAnswers = 60;
+  constexpr size_t kBytes = 200'000;  // together far more than a socket takes
+  options_.max_queued_bytes = 64 * kMiB;
+  options_.admin = [](std::string_view, uid_t) -> absl::StatusOr<std::string> {
+    return std::string(kBytes, 'x');
+  };
+  StartServer();
+  RawClient client(options_.socket_path);
+  ASSERT_TRUE(client.Hello({OpaqueNamespace("m", kBlock)}, 2 * kMiB).ok());
+  for (int i = 0; i < kAnswers; ++i) {
+    client.Send(
+        std::move(Builder(Type::kAdmin, client.NextRequest()).Add(local::AdminBody{})).Finish());
+  }
+  local::Mailbox& mailbox = *client.mailbox();
+  mailbox.Post(Builder(Type::kSync, client.NextRequest()).Finish());
+  for (int looks = 0; !mailbox.has_answer(); ++looks) {
+    ASSERT_LT(looks, 20'000);
+    mailbox.AwaitAnswer(kMillis);
+  }
+  EXPECT_FALSE(mailbox.has_answer_here());
+  for (int i = 0; i < kAnswers; ++i) {
+    std::optional<Packet> packet = client.Receive();
+    while (packet->type() == Type::kPoolAdd) packet = client.Receive();
+    ASSERT_EQ(packet->type(), Type::kAdminReply) << i;
+  }
+  std::optional<Packet> last = client.Receive();
+  while (last->type() == Type::kPoolAdd) last = client.Receive();
+  EXPECT_EQ(last->type(), Type::kSyncReply);
+}
+
+// Whatever a client writes into its mailbox, and however often: its session ends with its socket.
+TEST_F(SessionMailboxTest, ALyingBellDoesNotKeepASessionAlive) {
+  options_.tick_nanos = 20 * kMillis;
+  StartServer();
+  RawClient client(options_.socket_path);
+  ASSERT_TRUE(client.Hello({OpaqueNamespace("m", kBlock)}, 2 * kMiB).ok());
+  auto* const words =
+      static_cast<std::atomic<uint32_t>*>(*local::MapSealedMemory(client.mailbox_fd(), 4096));
+  constexpr size_t kRingsForSocket = 3, kDaemonRings = 16, kDaemonSleeps = 17;
+  const uint32_t rings = words[kRingsForSocket];
+  std::atomic<bool> stop{false};
+  std::thread liar([&] {
+    while (!stop) {
+      words[kRingsForSocket] = rings;
+      words[kDaemonSleeps] = 0;
+      ++words[kDaemonRings];
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return Ends(SessionEnd::kHangup) == 1; }));
+  stop = true;
+  liar.join();
+  ::munmap(words, 4096);
 }
 
 // A client whose socket ends without a ring is found at a tick; one that waits hears of the end.

@@ -80,7 +80,7 @@ std::optional<Packet> RawClient::CallByMailbox(std::string_view message) {
     char byte;
     if (::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) return std::nullopt;
   }
-  while (packets_ < mailbox_->packets_before_answer()) {
+  while (mailbox_->has_answer_here() && packets_ < mailbox_->packets_before_answer()) {
     std::optional<Packet> packet = Receive();
     KV_CHECK(packet.has_value());
     TakeIn(*std::move(packet));
@@ -150,7 +150,8 @@ absl::StatusOr<local::Welcome> RawClient::Hello(const local::Hello& hello) {
   packets_ = 0;
   if (has_mailbox) {
     KV_CHECK((mine.body.flags & local::kTakesMailbox) != 0);
-    mailbox_ = local::Mailbox::Map(packet.fds.back().get()).value();
+    mailbox_fd_ = std::move(packet.fds.back());
+    mailbox_ = local::Mailbox::Map(mailbox_fd_.get()).value();
   }
   if (has_staging) {
     void* base = ::mmap(nullptr, welcome.body.staging_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,

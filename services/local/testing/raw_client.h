@@ -88,6 +88,7 @@ class RawClient {
 
   // ---- What the daemon gave.
   local::Mailbox* mailbox() const { return mailbox_.get(); }
+  int mailbox_fd() const { return mailbox_fd_.get(); }
   std::span<std::byte> staging() const { return staging_; }
   // The granted block, in place. Empty when its chunk was not announced.
   std::span<const std::byte> Block(const GrantReply& grant, size_t i) const;
@@ -101,6 +102,7 @@ class RawClient {
   void TakeIn(Packet packet);  // POOL_ADD, POOL_DROP
 
   UniqueFd socket_;
+  UniqueFd mailbox_fd_;
   std::unique_ptr<local::Mailbox> mailbox_;
   uint32_t packets_ = 0;  // received beside a mailbox
   uint64_t request_ = 0;
