@@ -405,7 +405,7 @@ void Connection::Shutdown() {
   }
   fds_.clear();
   pools_.Clear();
-  unanswered_.clear();
+  // What is unanswered stays busy as long as anybody can stage here: the daemon may still read it.
 }
 
 }  // namespace kvarve::client
