@@ -211,7 +211,9 @@ absl::Status Start(Peers* peers) {
                                           "--save", "", "--appendonly", "no", "--daemonize", "no"},
                                          SOCK_STREAM));
   KV_ASSIGN_OR_RETURN(peers->redis, RedisClient::Connect(peers->redis_server->socket_path()));
-  KV_ASSIGN_OR_RETURN(peers->kvarved, BenchDaemon::StartKvarved(kCapacity));
+  // `hazard` would come to refuse blocks that nobody reads again after a round.
+  KV_ASSIGN_OR_RETURN(peers->kvarved, BenchDaemon::StartKvarved(kCapacity, /*prefault=*/true,
+                                                                {"--cache.policy=lru"}));
   KV_ASSIGN_OR_RETURN(peers->kvarve, BenchClient::Connect(*peers->kvarved));
   return absl::OkStatus();
 }
