@@ -152,15 +152,7 @@ TEST_F(HostileTest, RandomPackets) {
       client = std::make_unique<RawClient>(options_.socket_path);
       ASSERT_TRUE(client->Hello({OpaqueNamespace("m", kBlock)}, 2 * kMiB).ok());
     }
-    std::string packet(random.Below(400) + 1, '\0');
-    for (char& byte : packet) byte = static_cast<char>(random.OneIn(2) ? 0 : random.Next());
-    if (packet.size() >= sizeof(local::Header) && !random.OneIn(8)) {
-      local::Header header;
-      header.type = static_cast<uint16_t>(random.Below(31));
-      header.body_bytes = static_cast<uint32_t>(packet.size() - sizeof(header));
-      header.request = random.Next();
-      std::memcpy(packet.data(), &header, sizeof(header));
-    }
+    const std::string packet = RandomPacket(&random);
     if (!client->TrySend(packet)) {
       client.reset();
       continue;

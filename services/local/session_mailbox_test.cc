@@ -156,16 +156,7 @@ TEST_F(SessionMailboxTest, GarbageCostsOnlyItsSession) {
       client = std::make_unique<RawClient>(options_.socket_path);
       ASSERT_TRUE(client->Hello({OpaqueNamespace("m", kBlock)}, 2 * kMiB).ok());
     }
-    std::string message(random.Below(400) + 1, '\0');
-    for (char& byte : message) byte = static_cast<char>(random.OneIn(2) ? 0 : random.Next());
-    if (message.size() >= sizeof(local::Header) && !random.OneIn(8)) {
-      local::Header header;
-      header.type = static_cast<uint16_t>(random.Below(31));
-      header.body_bytes = static_cast<uint32_t>(message.size() - sizeof(header));
-      header.request = random.Next();
-      std::memcpy(message.data(), &header, sizeof(header));
-    }
-    client->mailbox()->Post(message);
+    client->mailbox()->Post(RandomPacket(&random));
     for (int looks = 0; client != nullptr && !client->mailbox()->has_answer(); ++looks) {
       ASSERT_LT(looks, 20'000);
       client->mailbox()->AwaitAnswer(kMillis);

@@ -27,6 +27,19 @@ constexpr int kPatienceMillis = 20'000;
 
 }  // namespace
 
+std::string RandomPacket(SeededRandom* random) {
+  std::string packet(random->Below(400) + 1, '\0');
+  for (char& byte : packet) byte = static_cast<char>(random->OneIn(2) ? 0 : random->Next());
+  if (packet.size() >= sizeof(local::Header) && !random->OneIn(8)) {
+    local::Header header;
+    header.type = static_cast<uint16_t>(random->Below(31));
+    header.body_bytes = static_cast<uint32_t>(packet.size() - sizeof(header));
+    header.request = random->Next();
+    std::memcpy(packet.data(), &header, sizeof(header));
+  }
+  return packet;
+}
+
 local::Header Packet::header() const {
   local::Header header;
   KV_CHECK(bytes.size() >= sizeof(header));

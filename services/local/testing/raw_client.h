@@ -23,6 +23,7 @@
 #include "storage/block/block_key.h"
 #include "storage/block/namespace.h"
 #include "storage/testing/opaque_namespace.h"
+#include "storage/testing/seeded_random.h"
 
 namespace kvarve::testing {
 
@@ -37,6 +38,9 @@ struct GrantReply {
   local::GrantBody body;
   std::vector<local::GrantItem> items;
 };
+
+// Bytes that no client should send, in most cases behind a header that fits them.
+std::string RandomPacket(SeededRandom* random);
 
 class RawClient {
  public:
