@@ -350,6 +350,12 @@ absl::Status Connection::TakeOther(const Header& header, std::span<const uint8_t
   }
 }
 
+absl::Status Connection::TakeUnawaited(std::span<const uint8_t> packet) {
+  const absl::StatusOr<Header> header = local::ParseHeader(packet);
+  const absl::Status taken = header.ok() ? TakeOther(*header, packet) : header.status();
+  return taken.ok() ? taken : Broken(taken);
+}
+
 void Connection::GiveBackLate(const Header& header, std::span<const uint8_t> packet) {
   unanswered_.erase(header.request);
   if (header.type == static_cast<uint16_t>(Type::kGrant)) {

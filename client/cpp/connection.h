@@ -135,6 +135,8 @@ class Connection {
                                                     uint64_t request, local::Type expected);
   // A packet that nobody awaits: unasked messages and late answers.
   absl::Status TakeOther(const local::Header& header, std::span<const uint8_t> packet);
+  // The same of one that was just received; ends the connection when it cannot be.
+  absl::Status TakeUnawaited(std::span<const uint8_t> packet);
   void GiveBackLate(const local::Header& header, std::span<const uint8_t> packet);
   absl::Status Broken(const absl::Status& cause);
   absl::Status Ended() const;

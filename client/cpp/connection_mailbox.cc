@@ -8,8 +8,6 @@
 
 namespace kvarve::client {
 
-using local::Header;
-
 namespace {
 
 // A daemon that dies rings nothing. The link's watcher sees the end of the socket and does it; this
@@ -68,9 +66,7 @@ absl::StatusOr<std::span<const uint8_t>> Connection::TakeFromMailbox() {
     const absl::StatusOr<std::span<const uint8_t>> packet = TakePacket(/*wait=*/false);
     if (!packet.ok()) return Broken(packet.status());
     if (packet->empty()) return Garbage("an answer that counts packets that are not there");
-    const absl::StatusOr<Header> header = local::ParseHeader(*packet);
-    const absl::Status taken = header.ok() ? TakeOther(*header, *packet) : header.status();
-    if (!taken.ok()) return Broken(taken);
+    KV_RETURN_IF_ERROR(TakeUnawaited(*packet));
   }
   const absl::StatusOr<size_t> size = mailbox_->TakeAnswer(buffer_);
   if (!size.ok()) return Broken(size.status());
@@ -86,11 +82,7 @@ bool Connection::TakeLateAnswer() {
 bool Connection::FreeMailbox() {
   if (!mailbox_->has_answer()) return mailbox_->is_free();
   const absl::StatusOr<std::span<const uint8_t>> packet = TakeFromMailbox();
-  if (!packet.ok() || packet->empty()) return packet.ok();
-  const absl::StatusOr<Header> header = local::ParseHeader(*packet);
-  const absl::Status taken = header.ok() ? TakeOther(*header, *packet) : header.status();
-  if (!taken.ok()) Broken(taken).IgnoreError();
-  return taken.ok();
+  return packet.ok() && (packet->empty() || TakeUnawaited(*packet).ok());
 }
 
 }  // namespace kvarve::client

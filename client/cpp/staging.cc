@@ -26,18 +26,18 @@ absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Map(
 absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Private(
     uint64_t bytes, std::shared_ptr<HostMemoryObserver> observer) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  return Take(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0), bytes,
-              std::move(observer));
-}
-
-absl::StatusOr<std::shared_ptr<StagingMemory>> StagingMemory::Take(
-    void* data, uint64_t bytes, std::shared_ptr<HostMemoryObserver> observer) {
+  void* const data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(
         absl::StrCat("mmap of the staging memory: ", std::strerror(errno)));
   }
   ::madvise(data, bytes, MADV_DONTFORK);
   ::madvise(data, bytes, MADV_DONTDUMP);
+  return Take(data, bytes, std::move(observer));
+}
+
+std::shared_ptr<StagingMemory> StagingMemory::Take(void* data, uint64_t bytes,
+                                                   std::shared_ptr<HostMemoryObserver> observer) {
   std::shared_ptr<StagingMemory> memory(
       new StagingMemory(static_cast<std::byte*>(data), bytes, std::move(observer)));
   if (memory->observer_ != nullptr) {

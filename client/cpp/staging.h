@@ -69,8 +69,8 @@ class StagingMemory : public std::enable_shared_from_this<StagingMemory> {
   friend class StagingRegion;
   StagingMemory(std::byte* data, uint64_t bytes, std::shared_ptr<HostMemoryObserver> observer)
       : data_(data), bytes_(bytes), observer_(std::move(observer)) {}
-  static absl::StatusOr<std::shared_ptr<StagingMemory>> Take(
-      void* data, uint64_t bytes, std::shared_ptr<HostMemoryObserver> observer);
+  static std::shared_ptr<StagingMemory> Take(void* data, uint64_t bytes,
+                                             std::shared_ptr<HostMemoryObserver> observer);
   void Free(uint64_t offset, uint64_t bytes);
 
   ForkStamp stamp_;
